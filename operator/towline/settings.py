@@ -1,0 +1,107 @@
+"""The one reader of the environment: turns variables into frozen, typed settings, once, in a process's main.
+
+Each role has its own dataclass; `read` fills it and stops the process with every fault listed. It knows no defaults
+that depend on the machine.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from towline.errors import Invalid
+
+T = TypeVar("T")
+
+
+def setting(variable: str, parse: Callable[[str], Any] = str, default: Any = MISSING) -> Any:
+    """A settings field read from `variable`; without a default the variable is required."""
+    return field(default=default, metadata={"variable": variable, "parse": parse})
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    number = int(text)
+    if number < 1:
+        raise ValueError("expected a whole number from 1")
+    return number
+
+
+def level(text: str) -> str:
+    """A log level's name."""
+    if text.lower() not in ("debug", "info", "warning", "error"):
+        raise ValueError("expected debug, info, warning or error")
+    return text.lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessSettings:
+    """What a harness process is told. It holds no secret: credentials stand in files."""
+
+    redis_url: str = setting("TOWLINE_REDIS_URL")
+    """Event store: redis://, rediss://, unix:// or redis+cluster://."""
+    namespace: str = setting("TOWLINE_RUN_NAMESPACE")
+    uid: str = setting("TOWLINE_RUN_UID")
+    epoch: int = setting("TOWLINE_EPOCH", positive)
+    """The fence: one per harness process, granted by the operator, never reused."""
+    gateway_url: str = setting("TOWLINE_GATEWAY_URL")
+    """The gateway's MCP endpoint, `http://host:port/mcp`."""
+    gateway_token_file: Path = setting("TOWLINE_GATEWAY_TOKEN_FILE", Path)
+    """Read again for each request: the kubelet rotates it in place."""
+    model_key_file: Path | None = setting("TOWLINE_MODEL_KEY_FILE", Path, None)
+    """The provider's API key; absent for providers that need none."""
+    log_level: str = setting("TOWLINE_LOG_LEVEL", level, "info")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """What a gateway process is told."""
+
+    redis_url: str = setting("TOWLINE_REDIS_URL")
+    listen: str = setting("TOWLINE_LISTEN", str, "tcp:0.0.0.0:8080")
+    """`tcp:HOST:PORT`, or `fd:N` for a listening socket that the parent process opened."""
+    installation_secret_file: Path = setting("TOWLINE_INSTALLATION_SECRET_FILE", Path)
+    """Secret from which every sandbox's key is derived; shared with the operator alone."""
+    identity_key_file: Path = setting("TOWLINE_IDENTITY_KEY_FILE", Path)
+    """Key of the local token issuer."""
+    log_level: str = setting("TOWLINE_LOG_LEVEL", level, "info")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSettings:
+    """What `towline` on a laptop takes from the user's environment."""
+
+    anthropic_api_key: str = setting("ANTHROPIC_API_KEY", str, "")
+    anthropic_base_url: str = setting("ANTHROPIC_BASE_URL", str, "")
+    openai_api_key: str = setting("OPENAI_API_KEY", str, "")
+    openai_base_url: str = setting("OPENAI_BASE_URL", str, "")
+    model: str = setting("TOWLINE_MODEL", str, "")
+    """Model name that goes with the key; the default is the provider's, see `local/models.py`."""
+    state_home: Path = setting("XDG_STATE_HOME", Path, Path("~/.local/state"))
+    cache_home: Path = setting("XDG_CACHE_HOME", Path, Path("~/.cache"))
+    no_color: str = setting("NO_COLOR", str, "")
+
+
+def read(kind: type[T], environment: Mapping[str, str] | None = None) -> T:
+    """Settings of `kind` from the environment (this process's unless given).
+
+    Raises Invalid with one sentence for each missing or malformed variable. An empty variable counts as absent.
+    """
+    variables = os.environ if environment is None else environment  # noqa: TID251 - the one reader
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for each in fields(kind):  # type: ignore[arg-type]  # T is always one of the dataclasses above
+        variable, parse = each.metadata["variable"], each.metadata["parse"]
+        text = variables.get(variable, "")
+        if not text:
+            if each.default is MISSING:
+                problems.append(f"{variable} is not set: {kind.__name__} needs it")
+            continue
+        try:
+            values[each.name] = parse(text)
+        except ValueError as fault:
+            problems.append(f"{variable}={text!r}: {fault}")
+    if problems:
+        raise Invalid(*problems)
+    return kind(**values)

