@@ -95,6 +95,8 @@ class Sandbox(Frozen):
     policy: Literal["Lazy", "Eager", "Never"] = "Lazy"
     class_name: str = "default"
     provider: str = "local"
+    runtime_class_name: str = ""
+    """RuntimeClass of a pod; empty: the cluster's default."""
     image: str = ""
     """Container image, or for the `local` provider a folder that becomes the root; empty: the provider's own."""
     exec_timeout_seconds: int = 120

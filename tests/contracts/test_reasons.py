@@ -1,0 +1,18 @@
+"""Every reason that a process of ours ends a run with is in the documented list."""
+
+import re
+from pathlib import Path
+
+from towline.api.conditions import OUTCOMES
+
+PACKAGE = Path(__file__).parents[2] / "operator" / "towline"
+WRITTEN = re.compile(r'(?:\bFail\(|_failed\(seen, |^    reason = |^[A-Z_]+ = )"([A-Z][A-Za-z]+)"', re.MULTILINE)
+
+
+def test_the_reasons_of_harness_and_launcher_are_documented() -> None:
+    sources = [
+        path.read_text(encoding="utf-8") for part in ("harness", "local") for path in (PACKAGE / part).rglob("*.py")
+    ]
+    written = {reason for source in sources for reason in WRITTEN.findall(source)}
+    assert "LimitReached" in written
+    assert written <= set(OUTCOMES), written - set(OUTCOMES)
