@@ -1,0 +1,126 @@
+"""The ledger of tool calls: claimed once, dispatched once, settled once.
+
+Called by the gateway. A call id is executed at most once, ever, whichever gateway it reaches and however often; the
+events `agent.tool_use` and `agent.tool_result` are appended by the same script that changes the ledger.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from towline.errors import Invalid
+from towline.events.blobs import script_args
+from towline.events.event import Draft, Event, RunRef
+from towline.events.log import resolve
+from towline.events.store import Store
+from towline.naming import CALL_ID_PATTERN
+
+State = Literal["claimed", "dispatched", "settled"]
+
+_CALL_ID = re.compile(CALL_ID_PATTERN)
+_WORD = re.compile(r"[^\s]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A line of the ledger. `sandbox` and `instance` are empty until dispatched; `result` is the JSON of the
+    agent.tool_result's data, None until settled."""
+
+    call_id: str
+    name: str
+    args_hash: str
+    state: State
+    sandbox: str = ""
+    instance: str = ""
+    result: bytes | None = None
+
+
+async def claim(
+    store: Store, run: RunRef, *, epoch: int, call_id: str, name: str, args_hash: str, event: Draft
+) -> tuple[bool, Call]:
+    """True: ours to execute; `event` (agent.tool_use) is appended and the total of calls raised. False: it was claimed
+    before, and this is where it stands. A repeat with the same `event` is the same claim.
+
+    Raises Fenced (a stale harness may not even attach), CallMismatch for another tool or other arguments under this id,
+    and for an id not seen before RunCancelled or LogClosed.
+    """
+    _check_call_id(call_id)
+    _check_word("args hash", args_hash)
+    arguments = [epoch, json.dumps(name), args_hash, *await script_args(store, run, event)]
+    return await _transition(store, run, "claim", call_id, arguments)
+
+
+async def dispatch(store: Store, run: RunRef, call_id: str, *, sandbox: str, instance: str) -> Call:
+    """claimed → dispatched to this instance of a sandbox, compare-and-set; else who holds it, or that it is settled."""
+    _check_call_id(call_id)
+    _check_word("sandbox", sandbox)
+    _check_word("instance", instance)
+    return (await _transition(store, run, "dispatch", call_id, [sandbox, instance]))[1]
+
+
+async def settle(
+    store: Store, run: RunRef, call_id: str, *, event: Draft, before: Sequence[Draft] = ()
+) -> tuple[bool, Call]:
+    """The first result wins, under whatever epoch: (True, …) and `before` and `event` (agent.tool_result) are appended.
+
+    (False, the call with the result that won) otherwise. After the end of the run nothing is appended; a result that
+    comes later than that is only kept in the ledger, as `<id>:late`.
+    """
+    _check_call_id(call_id)
+    arguments = [part for one in (*before, event) for part in await script_args(store, run, one)]
+    return await _transition(store, run, "settle", call_id, arguments)
+
+
+async def open_calls(store: Store, run: RunRef) -> list[Call]:
+    """The calls without a result, in the order of their claims."""
+    key = run.keys.calls
+    names = [
+        field.decode()
+        for field in await store.call(lambda: store.client.execute_command("HKEYS", key))
+        if b":" not in field
+    ]
+    if not names:
+        return []
+    fields = [field for name in names for field in (name, f"{name}:name")]
+    values = await store.call(lambda: store.client.execute_command("HMGET", key, *fields))
+    found = [
+        (int(line.split()[3]), _call(name, line, tool, None))
+        for name, line, tool in zip(names, values[::2], values[1::2], strict=True)
+        if not line.startswith(b"settled ")
+    ]
+    return [call for _, call in sorted(found, key=lambda pair: pair[0])]
+
+
+async def _transition(
+    store: Store, run: RunRef, verb: str, call_id: str, arguments: Sequence[str | bytes | int]
+) -> tuple[bool, Call]:
+    keys = run.keys
+    ours, line, name, result = await store.script(
+        "call", [keys.meta, keys.log, keys.calls], [keys.notify, verb, call_id, *arguments]
+    )
+    if result is not None:
+        result = await _resolved(store, run, line.split()[7].decode(), result)
+    return bool(ours), _call(call_id, line, name, result)
+
+
+async def _resolved(store: Store, run: RunRef, event_id: str, data: bytes) -> bytes:
+    """A large result, which the ledger holds by reference as the log does."""
+    event = Event(0, event_id, "agent.tool_result", run, None, "", "gateway", 0, data)
+    return (await resolve(store, event)).data
+
+
+def _call(call_id: str, line: bytes, name: bytes, result: Any) -> Call:
+    state, args_hash, _, _, sandbox, instance, *_ = ("" if word == "-" else word for word in line.decode().split())
+    return Call(call_id, json.loads(name), args_hash, cast(State, state), sandbox, instance, result)
+
+
+def _check_call_id(call_id: str) -> None:
+    if not _CALL_ID.fullmatch(call_id):
+        raise Invalid(f"call id {call_id[:60]!r}: expected 1 to 40 letters, digits, _ or -")
+
+
+def _check_word(field: str, value: str) -> None:
+    if not _WORD.fullmatch(value):
+        raise Invalid(f"{field} {value[:60]!r}: expected a word without spaces")

@@ -1,0 +1,131 @@
+-- Put in front of every script by store.py: how a change of a run reads its state, is fenced, and appends.
+--
+-- Every script: KEYS[1] = meta, KEYS[2] = log, ARGV[1] = the run's notify channel. All keys share the run's hash tag.
+-- Data is passed through verbatim, never parsed or encoded again (cjson turns [] into {}).
+-- Errors, by their first word:
+--   STALE <current> <given>   a higher epoch owns the run
+--   CLOSED <type>             the log has its terminal event
+local META, LOG, CHANNEL = KEYS[1], KEYS[2], ARGV[1]
+
+local function load_run()
+  local v = redis.call('HMGET', META, 'epoch', 'head', 'incarnation', 'closed', 'cancel')
+  return {
+    epoch = tonumber(v[1]) or 0,
+    head = tonumber(v[2]) or 0,
+    incarnation = tonumber(v[3]) or 1,
+    closed = v[4],
+    cancel = v[5],
+  }
+end
+
+-- A lower epoch is refused with the error returned; a higher one is stored, which also heals a raise lost in a failover.
+local function fence(run, epoch)
+  if epoch < run.epoch then
+    return redis.error_reply('STALE ' .. run.epoch .. ' ' .. epoch)
+  end
+  if epoch > run.epoch then
+    run.epoch = epoch
+    redis.call('HSET', META, 'epoch', epoch)
+  end
+  return nil
+end
+
+local function closed(run)
+  return redis.error_reply('CLOSED ' .. run.closed)
+end
+
+local function last_id()
+  if redis.call('EXISTS', LOG) == 0 then
+    return 0
+  end
+  local info = redis.call('XINFO', 'STREAM', LOG)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then
+      return tonumber(string.match(info[i + 1], '^%d+'))
+    end
+  end
+end
+
+-- Adds one entry at the next seq, which is returned. Nothing is announced before commit().
+local function add(run, src, id, kind, time, turn, data)
+  local function xadd(attempt, seq)
+    local epoch = run.epoch
+    return attempt('XADD', LOG, seq .. '-0', 'id', id, 'type', kind, 'time', time, 'src', src, 'epoch', epoch, 'turn', turn, 'data', data)
+  end
+  local seq = run.head + 1
+  local reply = xadd(redis.pcall, seq)
+  if type(reply) == 'table' and reply.err then
+    -- The log may be ahead of meta (a half-lost pair): the larger of both is the head. Any other cause fails again here.
+    seq = math.max(run.head, last_id()) + 1
+    xadd(redis.call, seq)
+  end
+  run.head = seq
+  return seq
+end
+
+-- Stores the head, with more fields of meta if given, and announces it.
+local function commit(run, ...)
+  redis.call('HSET', META, 'head', run.head, ...)
+  redis.call('PUBLISH', CHANNEL, 'log:' .. run.head)
+end
+
+local function id_from(text)
+  return 'ev_' .. string.sub(redis.sha1hex(text), 1, 20)
+end
+
+-- Where a producer (src, epoch, nonce) stands with its n-th append. Returns one of
+--   'next'                 append it
+--   'repeat', first, last  it is in the log already
+--   'lost'                 the store has forgotten appends that it confirmed
+--   nil, error             STALE: another process writes under this epoch; ORDER <expected n>: a mistake of the caller
+-- A harness is one process per epoch. Other sources may be many processes, told apart by their nonce.
+local function producer(run, src, epoch, nonce, n)
+  local field = 'p:' .. src
+  if src ~= 'harness' then
+    field = field .. ':' .. nonce
+  end
+  local stored = redis.call('HGET', META, field)
+  local last, first_seq, last_seq = 0, 0, 0
+  if stored then
+    local e, owner, k, first, final = string.match(stored, '^(%d+) (%S+) (%d+) (%d+) (%d+)$')
+    if owner == nonce then
+      last, first_seq, last_seq = tonumber(k), tonumber(first), tonumber(final)
+    elseif tonumber(e) >= epoch then
+      return nil, redis.error_reply('STALE ' .. run.epoch .. ' ' .. epoch), field
+    end
+  end
+  if n == last and n > 0 then
+    return 'repeat', first_seq, last_seq, field
+  end
+  if n < last + 1 then
+    return nil, redis.error_reply('ORDER ' .. (last + 1)), field
+  end
+  if n > last + 1 then
+    return 'lost', nil, nil, field
+  end
+  return 'next', nil, nil, field
+end
+
+-- Whether the store lost a tail that this writer had seen confirmed up to `acknowledged` under `incarnation` (0: it saw
+-- nothing yet), or that is `certain` for another reason. The first to notice begins a new incarnation and logs it.
+-- Returns the reply {'LOST', head, incarnation}, upon which the writer appends again what is missing; or nil.
+local function lost(run, src, time, acknowledged, incarnation, certain)
+  if incarnation > 0 and incarnation < run.incarnation then
+    return { 'LOST', run.head, run.incarnation }
+  end
+  if not certain and incarnation <= run.incarnation and acknowledged <= run.head then
+    return nil
+  end
+  run.head = math.max(run.head, last_id())
+  if not certain and incarnation <= run.incarnation and acknowledged <= run.head then
+    return nil
+  end
+  local survived = run.head
+  run.incarnation = math.max(run.incarnation, incarnation) + 1
+  local data = '{"head":' .. survived .. ',"acknowledged":' .. acknowledged .. ',"incarnation":' .. run.incarnation .. '}'
+  add(run, src, id_from(META .. ' lost ' .. run.incarnation .. ' ' .. survived), 'store.lost', time, '', data)
+  commit(run, 'incarnation', run.incarnation, 'lost_head', survived)
+  redis.call('PUBLISH', CHANNEL, 'lost:' .. run.incarnation)
+  return { 'LOST', run.head, run.incarnation }
+end
+

@@ -1,0 +1,69 @@
+-- append: adds events at the head of a log, as one.
+--
+-- KEYS  meta, log
+-- ARGV  channel, src, epoch, nonce, n, acknowledged, incarnation, guard,
+--       turns, tool_calls, input_tokens, output_tokens, cached_input_tokens, cost_micro_usd (increments),
+--       then id, type, time, turn, data for each event
+--       A producer gives nonce and n (from 1, one in flight); the operator gives a guard, which happens once. One is empty.
+-- Reply {first seq, last seq, incarnation}, the same for a repeat; or {'LOST', head, incarnation}: see the prelude
+-- Errors STALE, CLOSED, ORDER
+local src, epoch, nonce, n = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
+local guard = ARGV[8]
+local run = load_run()
+
+if guard ~= '' then
+  local once = redis.call('HGET', META, 'g:' .. guard)
+  if once then
+    if epoch > run.epoch then
+      redis.call('HSET', META, 'epoch', epoch)
+    end
+    local first, last = string.match(once, '^(%d+) (%d+)$')
+    return { tonumber(first), tonumber(last), run.incarnation }
+  end
+end
+
+local refused = fence(run, epoch)
+if refused then
+  return refused
+end
+
+local field = 'g:' .. guard
+local certain = false
+if guard == '' then
+  local standing, first, last
+  standing, first, last, field = producer(run, src, epoch, nonce, n)
+  if not standing then
+    return first
+  end
+  if standing == 'repeat' then
+    return { first, last, run.incarnation }
+  end
+  certain = standing == 'lost'
+end
+if run.closed then
+  return closed(run)
+end
+local loss = lost(run, src, ARGV[17] or '', tonumber(ARGV[6]), tonumber(ARGV[7]), certain)
+if loss then
+  redis.call('HSET', META, field, epoch .. ' ' .. nonce .. ' ' .. (n - 1) .. ' 0 0')
+  return loss
+end
+
+local sums = { 'turns', 'tool_calls', 'input_tokens', 'output_tokens', 'cached_input_tokens', 'cost_micro_usd' }
+for i = 1, #sums do
+  if ARGV[8 + i] ~= '0' then
+    redis.call('HINCRBY', META, sums[i], ARGV[8 + i])
+  end
+end
+local first = nil
+for i = 15, #ARGV, 5 do
+  local seq = add(run, src, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+  first = first or seq
+end
+first = first or run.head + 1
+local standing = first .. ' ' .. run.head
+if guard == '' then
+  standing = epoch .. ' ' .. nonce .. ' ' .. n .. ' ' .. standing
+end
+commit(run, field, standing)
+return { first, run.head, run.incarnation }

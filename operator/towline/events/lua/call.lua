@@ -1,0 +1,90 @@
+-- call: one transition of a tool call in the ledger, and its event.
+--
+-- The ledger holds for each call id
+--   <id>         "<state> <args hash> <turn or -> <seq of agent.tool_use> <sandbox or -> <instance or -> <claim's event id> <result's event id or ->"
+--                state: claimed -> dispatched -> settled, or claimed -> settled
+--   <id>:name    the tool's name as a JSON string
+--   <id>:result  data of agent.tool_result, once settled
+--   <id>:late    data of a result that came after the run had ended and the call was settled without it
+--
+-- KEYS  meta, log, calls
+-- ARGV  channel, 'claim',    id, epoch, name (JSON string), args hash, then id, type, time, turn, data of agent.tool_use
+--       channel, 'dispatch', id, sandbox, instance
+--       channel, 'settle',   id, then id, type, time, turn, data of each event; the last is agent.tool_result
+-- Reply {1 if this request made the transition (also when repeated) else 0, line, name, result or false}
+-- Errors claim: STALE, CANCELLED <reason>, CLOSED, MISMATCH <id>; dispatch, settle: UNKNOWN <id>
+local CALLS, verb, id = KEYS[3], ARGV[2], ARGV[3]
+local run = load_run()
+
+local function words(line)
+  local list = {}
+  for word in string.gmatch(line, '%S+') do
+    list[#list + 1] = word
+  end
+  return list
+end
+
+local function answer(ours)
+  local v = redis.call('HMGET', CALLS, id, id .. ':name', id .. ':result')
+  return { ours and 1 or 0, v[1], v[2], v[3] }
+end
+
+local line = redis.call('HGET', CALLS, id)
+local call = line and words(line)
+
+if verb == 'claim' then
+  local epoch, name, args = tonumber(ARGV[4]), ARGV[5], ARGV[6]
+  local refused = fence(run, epoch)
+  if refused then
+    return refused
+  end
+  if call then
+    if call[2] ~= args or redis.call('HGET', CALLS, id .. ':name') ~= name then
+      return redis.error_reply('MISMATCH ' .. id)
+    end
+    return answer(call[7] == ARGV[7])
+  end
+  if run.cancel then
+    return redis.error_reply('CANCELLED ' .. run.cancel)
+  end
+  if run.closed then
+    return closed(run)
+  end
+  local seq = add(run, 'gateway', ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11])
+  local turn = ARGV[10] == '' and '-' or ARGV[10]
+  redis.call('HSET', CALLS, id, 'claimed ' .. args .. ' ' .. turn .. ' ' .. seq .. ' - - ' .. ARGV[7] .. ' -', id .. ':name', name)
+  redis.call('HINCRBY', META, 'tool_calls', 1)
+  commit(run)
+  return answer(true)
+end
+
+if not call then
+  return redis.error_reply('UNKNOWN ' .. id)
+end
+
+if verb == 'dispatch' then
+  local sandbox, instance = ARGV[4], ARGV[5]
+  if call[1] == 'claimed' then
+    call[1], call[5], call[6] = 'dispatched', sandbox, instance
+    redis.call('HSET', CALLS, id, table.concat(call, ' '))
+  end
+  return answer(call[1] == 'dispatched' and call[5] == sandbox and call[6] == instance)
+end
+
+-- settle: accepted whatever the epoch, stamped with the current one: work done is not thrown away.
+local event, data = ARGV[#ARGV - 4], ARGV[#ARGV]
+if call[1] == 'settled' then
+  if call[8] ~= event and run.closed then
+    redis.call('HSETNX', CALLS, id .. ':late', data)
+  end
+  return answer(call[8] == event)
+end
+call[1], call[8] = 'settled', event
+redis.call('HSET', CALLS, id, table.concat(call, ' '), id .. ':result', data)
+if not run.closed then
+  for i = 4, #ARGV, 5 do
+    add(run, 'gateway', ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+  end
+  commit(run)
+end
+return answer(true)

@@ -1,0 +1,69 @@
+-- finish: settles every open call, appends the one terminal event and closes the log.
+--
+-- KEYS  meta, log, calls
+-- ARGV  channel, src, epoch, nonce, n, acknowledged, incarnation, outcome of open calls,
+--       then id, type, time, turn, data of the terminal event
+--       The operator gives an empty nonce: it is no producer, and what it writes raises the epoch.
+-- Reply {first seq, terminal seq, incarnation}; the terminal seq is the same for a repeat of the same event id;
+--       or {'LOST', head, incarnation}: see the prelude
+-- Errors STALE, CLOSED, ORDER
+local CALLS = KEYS[3]
+local src, epoch, nonce, n, outcome = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[8]
+local id, kind, time, turn, data = ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13]
+local run = load_run()
+
+if run.closed then
+  local event, seq = string.match(redis.call('HGET', META, 'terminal') or '', '^(%S+) (%d+)$')
+  if event == id then
+    return { tonumber(seq), tonumber(seq), run.incarnation }
+  end
+end
+local refused = fence(run, epoch)
+if refused then
+  return refused
+end
+if run.closed then
+  return closed(run)
+end
+if nonce ~= '' then
+  local standing, err, _, field = producer(run, src, epoch, nonce, n)
+  if not standing then
+    return err
+  end
+  local loss = lost(run, src, time, tonumber(ARGV[6]), tonumber(ARGV[7]), standing == 'lost')
+  if loss then
+    redis.call('HSET', META, field, epoch .. ' ' .. nonce .. ' ' .. (n - 1) .. ' 0 0')
+    return loss
+  end
+end
+
+local open = {}
+for _, field in ipairs(redis.call('HKEYS', CALLS)) do
+  if not string.find(field, ':', 1, true) then
+    local line = redis.call('HGET', CALLS, field)
+    local state, args, at, seq, sandbox, instance, claim = string.match(line, '^(%S+) (%S+) (%S+) (%d+) (%S+) (%S+) (%S+)')
+    if state ~= 'settled' then
+      local rest = args .. ' ' .. at .. ' ' .. seq .. ' ' .. sandbox .. ' ' .. instance .. ' ' .. claim
+      open[#open + 1] = { id = field, turn = at == '-' and '' or at, seq = tonumber(seq), rest = rest }
+    end
+  end
+end
+table.sort(open, function(a, b)
+  return a.seq < b.seq
+end)
+
+local first = run.head + 1
+for _, call in ipairs(open) do
+  local event = id_from(id .. ' ' .. call.id)
+  local result = '{"call_id":"' .. call.id .. '","name":' .. redis.call('HGET', CALLS, call.id .. ':name')
+    .. ',"outcome":"' .. outcome .. '","is_error":true'
+    .. ',"content":[{"type":"text","text":"The run ended before this call did."}]'
+    .. ',"duration_ms":0,"truncated":false,"total_bytes":0,"exit_code":null}'
+  add(run, src, event, 'agent.tool_result', time, call.turn, result)
+  redis.call('HSET', CALLS, call.id, 'settled ' .. call.rest .. ' ' .. event, call.id .. ':result', result)
+end
+local seq = add(run, src, id, kind, time, turn, data)
+redis.call('HDEL', META, 'want')
+commit(run, 'closed', kind, 'terminal', id .. ' ' .. seq)
+redis.call('PUBLISH', CHANNEL, 'closed')
+return { first, seq, run.incarnation }

@@ -1,0 +1,72 @@
+"""What the operator (on a laptop: the launcher) writes: a run's beginning, its own events, cancellation and the end.
+
+Called by whoever plays the operator. Its writes carry an epoch and raise it; each happens once per guard.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime
+
+from towline.events.blobs import script_args
+from towline.events.event import Draft, Event, RunRef, draft
+from towline.events.store import Store
+from towline.events.totals import NOTHING
+from towline.naming import feed_key
+
+_FEED_ENTRIES = 100_000
+"""Approximate length at which a namespace's feed is trimmed; an indexer that falls further behind sees a Gap."""
+
+
+async def create(store: Store, run: RunRef, spec_json: bytes, *, now: datetime) -> None:
+    """Stores the snapshot, the name and `run.started`, under epoch 1. Repeatable: the first call decides."""
+    digest = "sha256:" + hashlib.sha256(spec_json).hexdigest()
+    started = draft("run.started", {"name": run.name, "namespace": run.namespace, "digest": digest}, now=now)
+    keys = run.keys
+    event = await script_args(store, run, started)
+    await store.script("create", [keys.meta, keys.log, keys.spec], [keys.notify, run.name, spec_json, *event])
+
+
+async def append_once(store: Store, run: RunRef, epoch: int, drafts: Sequence[Draft], guard: str) -> list[int]:
+    """Appends the drafts as src operator, once per guard; their seqs, or those of the first time.
+
+    Raises Fenced when the run is at a higher epoch, LogClosed when it has ended.
+    """
+    keys = run.keys
+    events = [part for one in drafts for part in await script_args(store, run, one)]
+    arguments = [keys.notify, "operator", epoch, "", 0, 0, 0, guard, *NOTHING.values(), *events]
+    first, last, _ = await store.script("append", [keys.meta, keys.log], arguments)
+    return list(range(int(first), int(last) + 1))
+
+
+async def request_cancel(store: Store, run: RunRef, reason: str) -> bool:
+    """Asks for the end of the run; False when it has ended already. The first reason stays."""
+    keys = run.keys
+    return bool(await store.script("cancel", [keys.meta, keys.log], [keys.notify, reason]))
+
+
+async def finish(store: Store, run: RunRef, epoch: int, terminal: Draft) -> int:
+    """The operator's terminal event: settles open calls as cancelled and closes the log; its seq.
+
+    A repeat with the same draft returns the same seq; raises LogClosed when another event closed the log.
+    """
+    keys = run.keys
+    event = await script_args(store, run, terminal)
+    arguments = [keys.notify, "operator", epoch, "", 0, 0, 0, "cancelled", *event]
+    reply = await store.script("finish", [keys.meta, keys.log, keys.calls], arguments)
+    return int(reply[1])
+
+
+async def publish_feed(store: Store, event: Event) -> None:
+    """Copies an event of the log to its namespace's feed: at least once, readers dedupe by run and id."""
+    fields: list[str | bytes | int] = ["run", event.run.uid, "name", event.run.name, "seq", event.seq]
+    fields += ["id", event.id, "type", event.type, "time", event.time, "src", event.src, "epoch", event.epoch]
+    fields += ["turn", "" if event.turn is None else event.turn, "data", event.data]
+    key = feed_key(event.run.namespace)
+    await store.call(lambda: store.client.execute_command("XADD", key, "MAXLEN", "~", _FEED_ENTRIES, "*", *fields))
+
+
+async def load_spec(store: Store, run: RunRef) -> bytes | None:
+    """The snapshot, byte for byte; None for a run that was never created."""
+    key = run.keys.spec
+    snapshot: bytes | None = await store.call(lambda: store.client.execute_command("GET", key))
+    return snapshot

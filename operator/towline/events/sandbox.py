@@ -1,0 +1,99 @@
+"""The sandbox of a run as gateway and operator tell each other: wanted, ready, lost, deleted.
+
+The gateway calls `want` and waits for the notice `sandbox`; the operator waits for `want` and answers with `mark_ready`
+or `mark_lost`. Nothing here creates a sandbox.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from towline.events.blobs import script_args
+from towline.events.event import Draft, RunRef, draft
+from towline.events.store import Store
+
+RECORD_FIELDS = ("name", "state", "address", "provider", "reason", "message", "generation")
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRecord:
+    """`state` is Absent, Starting, Ready, Lost, Failed or Deleted; `address` is `unix:/path` or `http://host:port`.
+
+    `generation` rises with each want. The operator names the sandbox it starts by the next one or the same.
+    """
+
+    name: str = ""
+    state: str = "Absent"
+    address: str = ""
+    provider: str = ""
+    reason: str = ""
+    message: str = ""
+    generation: int = 0
+
+
+async def want(store: Store, run: RunRef, call_id: str, *, now: datetime) -> SandboxRecord:
+    """The Ready record; or marks the want, once until it is answered, and returns the record, then Starting.
+
+    A want after a Lost or Failed sandbox is a new one. Raises LogClosed on a finished run.
+    """
+    event = draft("sandbox.requested", {"call_id": call_id}, now=now)
+    return (await _change(store, run, "want", [], event))[1]
+
+
+async def mark_ready(
+    store: Store, run: RunRef, epoch: int, record: SandboxRecord, *, ms: int, start: str, now: datetime
+) -> None:
+    """The operator's answer: this sandbox can be dialled. `start` is cold or warm, `ms` the time from the want.
+
+    Logged once per name; a sandbox already marked lost stays lost.
+    """
+    data = {"name": record.name, "provider": record.provider, "start": start, "ms": ms}
+    arguments: list[str | int] = [epoch, record.name, record.address, record.provider, record.generation]
+    await _change(store, run, "ready", arguments, draft("sandbox.ready", data, now=now))
+
+
+async def mark_lost(
+    store: Store,
+    run: RunRef,
+    epoch: int,
+    name: str,
+    reason: str,
+    message: str,
+    *,
+    now: datetime,
+    state: str = "Lost",
+) -> bool:
+    """The sandbox died (Lost) or could not start (Failed): answers a pending want. True the first time for a name."""
+    event = draft("sandbox.lost", {"name": name, "reason": reason, "message": message}, now=now)
+    changed, _ = await _change(store, run, "lost", [epoch, name, state, reason, message], event)
+    return changed
+
+
+async def mark_deleted(store: Store, run: RunRef, epoch: int, name: str, *, now: datetime) -> None:
+    """The sandbox was released on purpose; logged once per name, not at all after the end of the run."""
+    await _change(store, run, "deleted", [epoch, name], draft("sandbox.deleted", {"name": name}, now=now))
+
+
+async def read(store: Store, run: RunRef) -> SandboxRecord:
+    """The record as it stands."""
+    key = run.keys.sandbox
+    return record_of(await store.call(lambda: store.client.execute_command("HMGET", key, *RECORD_FIELDS)))
+
+
+async def _change(
+    store: Store, run: RunRef, verb: str, arguments: Sequence[str | int], event: Draft
+) -> tuple[bool, SandboxRecord]:
+    keys = run.keys
+    event_arguments = await script_args(store, run, event)
+    reply = await store.script(
+        "sandbox", [keys.meta, keys.log, keys.sandbox], [keys.notify, verb, *arguments, *event_arguments]
+    )
+    return bool(reply[0]), record_of(reply[1:])
+
+
+def record_of(values: Sequence[Any]) -> SandboxRecord:
+    name, state, address, provider, reason, message, generation = (
+        value.decode() if value is not None else "" for value in values
+    )
+    return SandboxRecord(name, state or "Absent", address, provider, reason, message, int(generation or 0))

@@ -1,0 +1,52 @@
+"""The durable inbox of a run: prompts posted once, read in order by the harness after its own cursor.
+
+Called by the CLI and the API (post) and by the harness (read). Nothing is deleted on reading: the log (`turn.started`)
+tells which prompts were taken.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from towline.errors import Invalid
+from towline.events.event import RunRef
+from towline.events.store import Store
+
+MAX_CONTENT_BYTES = 256 * 1024
+"""Four bytes for each of the 65,536 characters a prompt may have at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`id` is `<n>-0`, n from 1 without gaps. `delivery` is `queue` (next turn) or `steer` (into the running turn)."""
+
+    id: str
+    content: str
+    delivery: str
+    sender: str
+
+
+async def post(
+    store: Store, run: RunRef, content: str, *, key: str, delivery: str = "queue", sender: str = ""
+) -> Prompt:
+    """Posts a prompt, once per idempotency key: a repeat returns the first. Raises LogClosed on a finished run."""
+    size = len(content.encode("utf-8", "replace"))
+    if size > MAX_CONTENT_BYTES:
+        raise Invalid(f"prompt: {size} bytes; expected at most {MAX_CONTENT_BYTES}")
+    keys = run.keys
+    arguments: list[str | bytes] = [keys.notify, key, content.encode("utf-8", "replace"), delivery, sender]
+    prompt_id = (await store.script("inbox", [keys.meta, keys.log, keys.inbox], arguments)).decode()
+    entries = await store.call(lambda: store.client.execute_command("XRANGE", keys.inbox, prompt_id, prompt_id))
+    return _prompt(prompt_id, entries[0][1])
+
+
+async def read_after(store: Store, run: RunRef, cursor: str, count: int = 100) -> list[Prompt]:
+    """The prompts after the one with id `cursor`, oldest first; "0-0" (or an empty cursor) is before the first."""
+    key = run.keys.inbox
+    entries = await store.call(
+        lambda: store.client.execute_command("XRANGE", key, f"({cursor or '0-0'}", "+", "COUNT", count)
+    )
+    return [_prompt(entry_id.decode(), fields) for entry_id, fields in entries]
+
+
+def _prompt(prompt_id: str, fields: Mapping[bytes, bytes]) -> Prompt:
+    return Prompt(prompt_id, fields[b"content"].decode(), fields[b"delivery"].decode(), fields[b"sender"].decode())

@@ -1,0 +1,32 @@
+"""The state of a run from the fields of its meta."""
+
+from towline.events.log import RunState, state_of
+from towline.events.totals import Totals
+
+
+def test_a_run_without_meta_is_absent():
+    state = state_of([None] * 15)
+
+    assert state == RunState()
+    assert state.absent
+
+
+def test_a_running_run_is_told_by_its_fields():
+    values = [b"3", b"42", b"2", b"40", None, b"asked", b"sandbox", b"hello", b"4", b"1", b"2", b"3", b"4", b"5", b"6"]
+
+    assert state_of(values) == RunState(
+        epoch=3,
+        head=42,
+        incarnation=2,
+        lost_head=40,
+        closed=None,
+        cancel="asked",
+        want="sandbox",
+        name="hello",
+        inbox_head=4,
+        totals=Totals(1, 2, 3, 4, 5, 6),
+    )
+
+
+def test_a_cancellation_without_a_reason_is_still_one():
+    assert state_of([b"1", b"1", None, None, None, b"", *[None] * 9]).cancel == ""
