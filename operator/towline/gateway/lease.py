@@ -1,0 +1,225 @@
+"""A run's sandbox, for a call that needs it: wanted, waited for, proved, seeded; kept until it is gone.
+
+`calls.py` asks for each call. The gateway creates nothing: it marks the want, waits for the operator's record, and
+dials that address only. What stands here is a cache of what the record and the tool server said.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from towline.api.snapshot import Snapshot
+from towline.errors import SandboxFailed
+from towline.events import sandbox as sandbox_events
+from towline.events.calls import Call
+from towline.events.event import RunRef
+from towline.events.notices import Notices
+from towline.events.sandbox import SandboxRecord
+from towline.events.store import Store
+from towline.gateway.sandbox_client import NETWORK_NOT_PROVED, SandboxClient
+from towline.naming import sandbox_key
+
+log = logging.getLogger(__name__)
+
+TRUSTED_SECONDS = 1.0
+"""A sandbox that answered this recently is not asked for again: a stream of calls costs no read of its record."""
+
+POLL_SECONDS = 2.0
+"""How often a waiter looks at the record by itself; a notice wakes it at once, this heals a lost one."""
+
+UNREACHABLE_SECONDS = 10.0
+"""How long a sandbox that is said to be ready may refuse connections."""
+
+PAUSE_SECONDS = 0.05
+"""Between two tries to reach it."""
+
+SAY_WHY_SECONDS = 0.5
+"""So much sooner than the caller gives up on a start, an open network is named as the cause."""
+
+ACKNOWLEDGE_SECONDS = 5.0
+"""How long after its settling a call is acknowledged: a gateway that was about to attach to it must still find it."""
+
+UNHEARD = float("-inf")
+
+RESET_NOTE = "[A new sandbox was started for this call: the workspace holds its initial files only.]"
+"""Before the first result out of every sandbox but a run's first."""
+
+
+@dataclass(slots=True)
+class ProvedSandbox:
+    """A sandbox whose tool server has proved its key. `heard` is the loop time of its last answer."""
+
+    client: SandboxClient
+    instance: str
+    heard: float
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.client.name
+
+    def take_note(self) -> str:
+        """What the model has to be told with the next result; told once."""
+        note, self.note = self.note, ""
+        return note
+
+
+def gone(record: SandboxRecord, name: str) -> SandboxFailed | None:
+    """Why the sandbox of that name is no more, going by the record; None while it is the run's sandbox."""
+    if record.name == name and record.state == "Ready":
+        return None
+    if record.name == name:
+        return SandboxFailed(record.reason or "Lost", record.message or "the sandbox was lost")
+    return SandboxFailed("Lost", "the sandbox was replaced by another one")
+
+
+class Lease:
+    """The one sandbox of one run, as one gateway knows it."""
+
+    def __init__(
+        self,
+        store: Store,
+        notices: Notices,
+        run: RunRef,
+        snapshot: Snapshot,
+        *,
+        installation_secret: bytes,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._store, self._notices, self._run, self._snapshot = store, notices, run, snapshot
+        self._secret, self._now = installation_secret, now
+        self._current: ProvedSandbox | None = None
+        self._proving = asyncio.Lock()
+        self._settled: deque[tuple[float, str]] = deque(maxlen=1024)
+
+    async def sandbox_for(self, call_id: str) -> ProvedSandbox:
+        """A sandbox for a new call, started if need be; raises SandboxFailed. The caller bounds the time."""
+
+        unproved = ""
+
+        async def ask() -> ProvedSandbox:
+            nonlocal unproved
+            if unproved:  # its end is this call's answer, not a reason to start another one
+                record = await sandbox_events.read(self._store, self._run)
+                if (fault := gone(record, unproved)) is not None:
+                    raise fault
+            else:
+                record = await self._ready(call_id)
+            try:
+                return await self._proved(record)
+            except SandboxFailed as fault:
+                if fault.reason == NETWORK_NOT_PROVED:
+                    unproved = record.name
+                raise
+
+        return self._trusted() or await _patiently(ask, self._snapshot.sandbox.start_timeout_seconds)
+
+    async def sandbox_of(self, call: Call) -> ProvedSandbox:
+        """The very tool server that has the call already; raises SandboxFailed when it is gone. Starts nothing."""
+
+        async def ask() -> ProvedSandbox:
+            record = await sandbox_events.read(self._store, self._run)
+            if (fault := gone(record, call.sandbox)) is not None:
+                raise fault
+            return await self._proved(record)
+
+        sandbox = await _patiently(ask, self._snapshot.sandbox.start_timeout_seconds)
+        if sandbox.instance != call.instance:
+            raise SandboxFailed("Restarted", "the tool server that had the call was restarted")
+        return sandbox
+
+    def doubt(self) -> None:
+        """Ask again before the next call: something happened to the sandbox."""
+        if self._current is not None:
+            self._current.heard = UNHEARD
+
+    def acknowledge(self, call_id: str) -> None:
+        """The call is settled: its result need not be kept in the sandbox any more."""
+        self._settled.append((_now(), call_id))
+
+    def acknowledged(self) -> list[str]:
+        """Calls to name as acknowledged in the next request."""
+        ripe: list[str] = []
+        until = _now() - ACKNOWLEDGE_SECONDS
+        while self._settled and self._settled[0][0] < until and len(ripe) < 64:
+            ripe.append(self._settled.popleft()[1])
+        return ripe
+
+    async def aclose(self) -> None:
+        if self._current is not None:
+            await self._current.client.aclose()
+
+    def _trusted(self) -> ProvedSandbox | None:
+        known = self._current
+        return known if known is not None and _now() - known.heard < TRUSTED_SECONDS else None
+
+    async def _ready(self, call_id: str) -> SandboxRecord:
+        """The record once it is Ready; raises SandboxFailed when this attempt to start one failed."""
+        record = await sandbox_events.want(self._store, self._run, call_id, now=self._now())
+        if record.state == "Ready":
+            return record
+        # An older sandbox's end stands in the record until the operator begins the next one.
+        older, begun = record.name, record.state == "Starting"
+        async with self._notices.watch(self._run) as watch:
+            while True:
+                record = await sandbox_events.read(self._store, self._run)
+                if record.state == "Ready":
+                    return record
+                if record.state in ("Failed", "Lost", "Deleted") and (begun or record.name != older):
+                    raise SandboxFailed(record.reason or "StartFailed", record.message or "the sandbox did not start")
+                begun = begun or record.state == "Starting"
+                await watch.wait(POLL_SECONDS)
+
+    async def _proved(self, record: SandboxRecord) -> ProvedSandbox:
+        """The tool server behind the record, after its proof; a fresh workspace gets the run's files."""
+        async with self._proving:  # of eight calls that come at once, one asks
+            if (known := self._trusted()) is not None and known.name == record.name:
+                return known
+            sandbox = await self._dialled(record)
+            hello = await sandbox.client.hello()
+            if not hello.seeded:
+                await sandbox.client.seed(hello.instance, self._snapshot.workspace)
+                sandbox.note = RESET_NOTE if record.generation > 1 else ""
+            if hello.instance != sandbox.instance:
+                fields = {"run": self._run.uid, "sandbox": record.name, "instance": hello.instance[:8]}
+                log.info("sandbox proved", extra={"fields": fields})
+            sandbox.instance, sandbox.heard = hello.instance, _now()
+            return sandbox
+
+    async def _dialled(self, record: SandboxRecord) -> ProvedSandbox:
+        """The connections to the record's sandbox; those to the one before are closed."""
+        known = self._current
+        if known is None or (known.client.name, known.client.address) != (record.name, record.address):
+            await self.aclose()
+            self._current = None
+            client = SandboxClient(record.name, record.address, sandbox_key(self._secret, record.name))
+            self._current = known = ProvedSandbox(client, instance="", heard=UNHEARD)
+        return known
+
+
+async def _patiently(ask: Callable[[], Awaitable[ProvedSandbox]], start_timeout_seconds: float) -> ProvedSandbox:
+    """Repeat while nothing answers, but not for long: the operator may be about to say that the sandbox is gone.
+
+    One that answers that its network is not proved yet is given the whole time that a start may take.
+    """
+    begun = _now()
+    until = begun + UNREACHABLE_SECONDS
+    proved_by = begun + start_timeout_seconds - SAY_WHY_SECONDS
+    while True:
+        try:
+            return await ask()
+        except SandboxFailed as fault:
+            if fault.reason == NETWORK_NOT_PROVED:
+                if _now() > proved_by:
+                    raise SandboxFailed("PolicyNotEnforced", f"{fault.message}: no call runs in it") from fault
+                until = _now() + UNREACHABLE_SECONDS
+            elif fault.reason != "Unreachable" or _now() > until:
+                raise
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,336 @@
+"""A call outlives its request, its gateway and its harness; it ends with its sandbox, and says so."""
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+
+from towline.clock import utc_now
+from towline.events import calls as ledger
+from towline.events import live
+from towline.events import runs as run_events
+from towline.events import sandbox as sandbox_events
+
+
+async def begun(world, gateway, call_id="tc_1", command="hold a"):
+    """The task of a call that the sandbox has begun to execute."""
+    call = asyncio.create_task(world.call(gateway, "exec", {"command": command}, call_id=call_id))
+    sandbox = await world.operator.started()
+    await asyncio.wait_for(sandbox.began.wait(), 10)
+    return call, sandbox
+
+
+async def vanished(call):
+    """The caller is gone: its connection is closed in mid-call."""
+    call.cancel()
+    await asyncio.wait([call])
+
+
+async def test_a_caller_that_vanishes_and_comes_back_gets_the_result_of_the_one_execution(world):
+    gateway = await world.gateway()
+    call, sandbox = await begun(world, gateway)
+    await vanished(call)
+
+    again = asyncio.create_task(world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_1"))
+    sandbox.release("a")
+
+    assert (await again).text == "held a"
+    assert sandbox.executions == ["tc_1"]
+    assert len(await world.results()) == 1
+
+
+async def test_a_call_whose_caller_never_comes_back_is_recorded_all_the_same(world):
+    gateway = await world.gateway()
+    call, sandbox = await begun(world, gateway)
+    await vanished(call)
+
+    async with world.notices.watch(world.run) as watch:
+        sandbox.release("a")
+        async with asyncio.timeout(10):
+            while not (results := await world.results()):
+                await watch.wait(1)
+
+    assert [each["content"][0]["text"] for each in results] == ["held a"]
+
+
+async def test_an_older_generations_client_that_hangs_up_cancels_nothing(world):
+    gateway = await world.gateway()
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+        "name": "exec", "arguments": {"command": "hold a"}, "_meta": {"towline.dev/call-id": "tc_1"}}}  # fmt: skip
+    headers = {"MCP-Protocol-Version": "2025-11-25"}
+    call = asyncio.create_task(world.post(gateway, json.dumps(body).encode(), headers=headers))
+    sandbox = await world.operator.started()
+    await asyncio.wait_for(sandbox.began.wait(), 10)
+    await vanished(call)
+
+    again = asyncio.create_task(world.post(gateway, json.dumps(body).encode(), headers=headers))
+    sandbox.release("a")
+
+    assert (await again).text == "held a"
+    assert sandbox.executions == ["tc_1"]
+
+
+async def test_the_same_call_at_two_gateways_runs_once_and_both_get_the_result(world):
+    one, two = await world.gateway(), await world.gateway()
+    first, sandbox = await begun(world, one)
+    second = asyncio.create_task(world.call(two, "exec", {"command": "hold a"}, call_id="tc_1"))
+
+    sandbox.release("a")
+
+    assert (await first).result == (await second).result
+    assert sandbox.executions == ["tc_1"]
+    assert len(await world.results()) == 1
+
+
+async def test_the_same_calls_at_two_gateways_at_the_same_moment_run_once_each(world):
+    one, two = await world.gateway(), await world.gateway()
+
+    answers = await asyncio.gather(
+        *(
+            world.call(gateway, "exec", {"command": f"echo {n}"}, call_id=f"tc_{n}")
+            for n in range(8)
+            for gateway in (one, two)
+        )
+    )
+
+    assert [answer.text for answer in answers] == [str(n) for n in range(8) for _ in range(2)]
+    assert sorted(world.operator.sandbox.executions) == [f"tc_{n}" for n in range(8)]
+    assert len(await world.results()) == 8
+
+
+async def test_a_gateway_killed_in_mid_call_is_replaced_without_a_second_execution(world):
+    killed = await world.gateway_process()
+    call, sandbox = await begun(world, killed)
+    await killed.kill()
+    with pytest.raises(aiohttp.ClientError):
+        await call
+    replacement = await world.gateway()
+
+    again = asyncio.create_task(world.call(replacement, "exec", {"command": "hold a"}, call_id="tc_1"))
+    sandbox.release("a")
+
+    assert (await again).text == "held a"
+    assert sandbox.executions == ["tc_1"]
+    assert len(await world.results()) == 1
+
+
+async def test_a_call_claimed_by_a_gateway_that_died_before_dispatch_is_executed_by_the_next(world):
+    world.operator.answers_wants = False
+    killed = await world.gateway_process()
+    call = asyncio.create_task(world.call(killed, "exec", {"command": "echo 1"}, call_id="tc_1"))
+    async with world.notices.watch(world.run) as watch, asyncio.timeout(10):
+        while not await world.events("sandbox.requested"):
+            await watch.wait(1)
+    await killed.kill()
+    with pytest.raises(aiohttp.ClientError):
+        await call
+    world.operator.answers_wants = True
+
+    answer = await world.call(await world.gateway(), "exec", {"command": "echo 1"}, call_id="tc_1")
+
+    assert answer.text == "1"
+    assert world.operator.sandbox.executions == ["tc_1"]
+
+
+async def test_a_gateway_that_is_told_to_stop_answers_what_ends_in_time_and_exits_cleanly(world):
+    gateway = await world.gateway_process()
+    call, sandbox = await begun(world, gateway)
+
+    stopping = asyncio.create_task(gateway.terminate())
+    sandbox.release("a")
+
+    assert (await call).text == "held a"
+    assert await stopping == 0
+
+
+async def test_a_gateway_that_stops_before_a_call_ends_leaves_it_to_the_next(world):
+    stopped, next_one = await world.gateway(), await world.gateway()
+    call, sandbox = await begun(world, stopped)
+
+    await stopped.stop()
+    await asyncio.wait([call], timeout=10)
+    again = asyncio.create_task(world.call(next_one, "exec", {"command": "hold a"}, call_id="tc_1"))
+    sandbox.release("a")
+
+    assert (await again).text == "held a"
+    assert call.exception() is not None
+    assert sandbox.executions == ["tc_1"]
+    assert [each["outcome"] for each in await world.results()] == ["ok"]
+
+
+async def test_a_sandbox_that_dies_in_mid_call_makes_its_outcome_unknown(world):
+    gateway = await world.gateway()
+    call, _ = await begun(world, gateway)
+
+    await world.operator.lose("OOMKilled")
+
+    answer = await call
+    assert answer.outcome == "unknown"
+    assert "ran out of memory (OOMKilled)" in answer.text
+    assert "may or may not have taken effect" in answer.text
+    assert [each["outcome"] for each in await world.results()] == ["unknown"]
+
+
+async def test_a_sandbox_that_is_lost_without_a_sign_ends_its_calls_by_the_record(world):
+    gateway = await world.gateway()
+    call, sandbox = await begun(world, gateway)
+
+    await sandbox_events.mark_lost(
+        world.store, world.run, 1, sandbox.name, "NodeLost", "the node is gone", now=utc_now()
+    )
+
+    assert (await call).outcome == "unknown"
+
+
+async def test_after_a_lost_sandbox_the_next_call_gets_a_new_one_and_the_model_is_told(world):
+    gateway = await world.gateway()
+    call, _ = await begun(world, gateway)
+    await world.operator.lose()
+    await call
+
+    second = await world.call(gateway, "exec", {"command": "echo 2"}, call_id="tc_2")
+    third = await world.call(gateway, "exec", {"command": "echo 3"}, call_id="tc_3")
+
+    assert second.text.endswith("the workspace holds its initial files only.]\n2")
+    assert third.text == "3"
+    assert len(world.operator.sandboxes) == 2
+
+
+async def test_a_sandbox_that_died_while_idle_costs_no_call(world, monkeypatch):
+    monkeypatch.setattr("towline.gateway.lease.TRUSTED_SECONDS", 0.0)
+    gateway = await world.gateway()
+    await world.call(gateway, "exec", {"command": "echo 1"})
+    await world.operator.sandbox.stop()
+
+    call = asyncio.create_task(world.call(gateway, "exec", {"command": "echo 2"}))
+    await asyncio.wait([call], timeout=0.3)  # the gateway finds nobody there before the operator knows
+    await world.operator.lose()
+
+    answer = await call
+    assert answer.outcome == "ok"
+    assert answer.text.endswith("2")
+
+
+async def test_a_dispatched_call_is_never_given_to_another_sandbox(world):
+    killed = await world.gateway_process()
+    call, _ = await begun(world, killed)
+    await killed.kill()
+    with pytest.raises(aiohttp.ClientError):
+        await call
+    await world.operator.lose()
+
+    answer = await world.call(await world.gateway(), "exec", {"command": "hold a"}, call_id="tc_1")
+
+    assert answer.outcome == "unknown"
+    assert len(world.operator.sandboxes) == 1
+
+
+async def test_a_tool_server_that_was_restarted_does_not_get_the_call_again(world, monkeypatch):
+    gateway = await world.gateway()
+    call, sandbox = await begun(world, gateway)
+    await sandbox.stop()
+    sandbox.instance = "f" * 32
+    await sandbox.start()
+
+    answer = await call
+
+    assert answer.outcome == "unknown"
+    assert "(Restarted)" in answer.text
+    assert sandbox.executions == ["tc_1"]
+
+
+async def test_a_dropped_connection_is_taken_up_again_at_the_same_tool_server(world):
+    gateway = await world.gateway()
+    call, sandbox = await begun(world, gateway)
+    for transport in list(sandbox.transports):
+        transport.abort()
+
+    sandbox.release("a")
+
+    assert (await call).text == "held a"
+    assert sandbox.executions == ["tc_1"]
+
+
+async def test_a_tool_server_that_drops_every_connection_ends_as_unknown(world, monkeypatch):
+    monkeypatch.setattr("towline.gateway.forward.PAUSES_SECONDS", (0.01, 0.01))
+    gateway = await world.gateway()
+
+    answer = await world.call(gateway, "exec", {"command": "die"})
+
+    assert answer.outcome == "unknown"
+    assert "(Unreachable)" in answer.text
+
+
+async def test_cancelling_the_run_kills_the_command_and_records_it_as_cancelled(world):
+    gateway = await world.gateway()
+    call, sandbox = await begun(world, gateway)
+
+    await run_events.request_cancel(world.store, world.run, "enough")
+
+    answer = await call
+    assert answer.outcome == "cancelled"
+    assert ("DELETE", "/v1/calls/tc_1") in [(method, path) for method, path, _, _ in sandbox.requests]
+    assert [each["outcome"] for each in await world.results()] == ["cancelled"]
+
+
+async def test_cancelling_the_run_ends_the_wait_for_a_sandbox(world):
+    world.operator.answers_wants = False
+    gateway = await world.gateway()
+    call = asyncio.create_task(world.call(gateway, "exec", {"command": "echo 1"}, call_id="tc_1"))
+    async with world.notices.watch(world.run) as watch, asyncio.timeout(10):
+        while not await world.events("sandbox.requested"):
+            await watch.wait(1)
+
+    await run_events.request_cancel(world.store, world.run, "enough")
+
+    answer = await call
+    assert (answer.outcome, answer.text) == ("cancelled", "[cancelled before it began]")
+
+
+async def test_a_cancelled_call_is_killed_by_whichever_gateway_takes_it_up(world):
+    killed = await world.gateway_process()
+    call, sandbox = await begun(world, killed)
+    await killed.kill()
+    with pytest.raises(aiohttp.ClientError):
+        await call
+    await run_events.request_cancel(world.store, world.run, "enough")
+
+    answer = await world.call(await world.gateway(), "exec", {"command": "hold a"}, call_id="tc_1")
+
+    assert answer.outcome == "cancelled"
+    assert await ledger.open_calls(world.store, world.run) == []
+    async with asyncio.timeout(10):
+        await asyncio.gather(*sandbox.results.values())
+
+
+async def test_the_output_of_a_long_command_is_seen_while_it_runs(world):
+    gateway = await world.gateway()
+    call, sandbox = await begun(world, gateway)
+
+    async with world.notices.watch(world.run) as watch, asyncio.timeout(10):
+        while not (deltas := await live.read_deltas(world.store, world.run)):
+            await watch.wait(1)
+    sandbox.release("a")
+    await call
+
+    assert [delta for _, delta in deltas] == [
+        {"kind": "tool_output", "call_id": "tc_1", "offset": 0, "text": "holding"}
+    ]
+
+
+async def test_what_holds_another_key_gets_not_one_byte_of_arguments(world):
+    gateway = await world.gateway()
+    await world.call(gateway, "exec", {"command": "echo 1"})
+    sandbox = world.operator.sandbox
+    await sandbox.stop()
+    sandbox.key, sandbox.requests, sandbox.executions = b"somebody else's", [], []
+    await sandbox.start()
+    other = await world.gateway()
+
+    answer = await world.call(other, "exec", {"command": "echo secret"})
+
+    assert answer.outcome == "error"
+    assert "(KeyMismatch)" in answer.text
+    assert [path for _, path, _, _ in sandbox.requests] == ["/v1/hello"]
+    assert "secret" not in repr(sandbox.requests)
