@@ -1,10 +1,11 @@
-"""Every name towline derives: Redis keys, sandbox names and keys, annotation and metadata keys.
+"""Every name towline derives: Redis keys, pod and sandbox names, keys, labels, annotations and metadata keys.
 
 Called by everything; nothing else in the code spells such a name. Pure.
 """
 
 import hashlib
 import hmac
+import re
 from dataclasses import dataclass
 
 GATEWAY_AUDIENCE = "towline-gateway"
@@ -21,6 +22,33 @@ TRUNCATED_META = "towline.dev/truncated"
 
 CALL_ID_PATTERN = r"^[A-Za-z0-9_-]{1,40}$"
 """A call id. OpenAI-compatible providers refuse more than 40 characters; Anthropic refuses other characters."""
+
+FIELD_MANAGER = "towline-operator"
+"""Who wrote a field, in the API server's books."""
+
+FINALIZER = "towline.dev/cleanup"
+"""On a run while pods of it may exist, which lie in other namespaces, where no owner reference reaches."""
+
+RUN_UID_LABEL = "towline.dev/run-uid"
+RUN_NAME_LABEL = "towline.dev/run-name"
+RUN_NAMESPACE_LABEL = "towline.dev/run-namespace"
+ROLE_LABEL = "towline.dev/role"
+"""harness, sandbox, gateway, operator or store."""
+EPOCH_LABEL = "towline.dev/epoch"
+GENERATION_LABEL = "towline.dev/generation"
+NETWORK_LABEL = "towline.dev/network"
+"""On a sandbox pod: the preset of its class, where that is more than nothing."""
+
+DELETE_AFTER_ANNOTATION = "towline.dev/delete-after"
+"""On a finished run: when its time to live ends, RFC 3339."""
+SETTLED_ANNOTATION = "towline.dev/settled-generation"
+"""On a finished run: the generation of the spec for which everything is done. Another one is a reason to look again."""
+
+HARNESS_CONTAINER = "harness"
+SANDBOX_CONTAINER = "sandbox"
+"""The container that decides about its pod, whatever sidecars the cluster adds."""
+
+MAX_LABEL_CHARACTERS = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +111,52 @@ class RunKeys:
         return f"{self.prefix}:blob:{event_id}"
 
 
+META_PATTERN = "tl:*:meta"
+"""SCAN pattern of the runs of a store; only small stores are scanned, the local ones."""
+
+
+def run_of_meta_key(key: str) -> tuple[str, str] | None:
+    """Namespace and UID of the run that a `meta` key belongs to; None for any other key."""
+    parts = re.fullmatch(r"tl:([^:{}]+):\{([^{}]+)\}:meta", key)
+    return (parts[1], parts[2]) if parts else None
+
+
+NOTIFY_PATTERN = "tl:*:notify"
+"""PSUBSCRIBE pattern of the notices of all runs."""
+
+
+def run_of_channel(channel: bytes) -> tuple[str, str] | None:
+    """Namespace and UID of the run that a notify channel belongs to; None for any other channel."""
+    parts = re.fullmatch(rb"tl:([^:{}]+):\{([^{}]+)\}:notify", channel)
+    return (parts[1].decode(), parts[2].decode()) if parts else None
+
+
 def feed_key(namespace: str) -> str:
     """Stream of a namespace's lifecycle events, for indexers and dashboards."""
     return f"tl:{namespace}:feed"
+
+
+def harness_pod_name(uid: str, epoch: int) -> str:
+    """Name of the pod that holds the run under `epoch`. In its namespace only the operator can choose names."""
+    return f"run-{uid.replace('-', '')[:20]}-{epoch}"
+
+
+def harness_key(pod_name: str) -> str:
+    """Hash: which run and epoch a harness pod speaks for."""
+    return f"tl:harness:{pod_name}"
+
+
+def index_key(installation: str) -> str:
+    """Set: the runs that an installation has put into the store."""
+    return f"tl:index:{installation}"
+
+
+def run_name_label(name: str) -> str:
+    """A run's name as a label value: itself, or, when too long for a label, its beginning and a digest."""
+    if len(name) <= MAX_LABEL_CHARACTERS:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: MAX_LABEL_CHARACTERS - 9].rstrip('-.')}-{digest}"
 
 
 def sandbox_name(uid: str, generation: int) -> str:

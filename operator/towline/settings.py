@@ -35,6 +35,11 @@ def level(text: str) -> str:
     return text.lower()
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Words separated by commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessSettings:
     """What a harness process is told. It holds no secret: credentials stand in files."""
@@ -65,6 +70,31 @@ class GatewaySettings:
     """Secret from which every sandbox's key is derived; shared with the operator alone."""
     identity_key_file: Path = setting("TOWLINE_IDENTITY_KEY_FILE", Path)
     """Key of the local token issuer."""
+    allowed_hosts: tuple[str, ...] = setting("TOWLINE_ALLOWED_HOSTS", names, ())
+    """Host names, without ports, under which callers reach the gateway; those of the own machine always work."""
+    log_level: str = setting("TOWLINE_LOG_LEVEL", level, "info")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSettings:
+    """What an operator process is told."""
+
+    redis_url: str = setting("TOWLINE_REDIS_URL")
+    kubeconfig: Path | None = setting("KUBECONFIG", Path, None)
+    """Credentials outside a cluster; absent: the pod's service account."""
+    system_namespace: str = setting("TOWLINE_SYSTEM_NAMESPACE", str, "towline-system")
+    """Holds the Lease, and the templates that every namespace may use."""
+    harness_namespace: str = setting("TOWLINE_HARNESS_NAMESPACE", str, "towline-harness")
+    sandbox_namespace: str = setting("TOWLINE_SANDBOX_NAMESPACE", str, "towline-sandboxes")
+    lease: str = setting("TOWLINE_LEASE", str, "towline-operator")
+    identity: str = setting("TOWLINE_IDENTITY", str, "")
+    """Name of this process in the Lease, the pod's; a random part makes it unique."""
+    health_port: int = setting("TOWLINE_HEALTH_PORT", positive, 8081)
+    """Serves /healthz, /readyz and /metrics on all addresses."""
+    finished_pod_seconds: int = setting("TOWLINE_FINISHED_POD_SECONDS", int, 300)
+    """How long an ended harness pod is kept after the end of its run, so that `kubectl logs` still has it."""
+    sweep_seconds: int = setting("TOWLINE_SWEEP_SECONDS", positive, 60)
+    """A lost watch event is healed no later."""
     log_level: str = setting("TOWLINE_LOG_LEVEL", level, "info")
 
 
@@ -81,6 +111,9 @@ class LocalSettings:
     state_home: Path = setting("XDG_STATE_HOME", Path, Path("~/.local/state"))
     cache_home: Path = setting("XDG_CACHE_HOME", Path, Path("~/.cache"))
     no_color: str = setting("NO_COLOR", str, "")
+    ssl_cert_file: str = setting("SSL_CERT_FILE", str, "")
+    """The machine's own certificate authorities; handed to the harness, as is the next."""
+    ssl_cert_dir: str = setting("SSL_CERT_DIR", str, "")
 
 
 def read(kind: type[T], environment: Mapping[str, str] | None = None) -> T:

@@ -1,0 +1,247 @@
+"""The loop that plays the operator for one run: observe, `plan`, carry out, wait for a change; then end everything.
+
+Called by `launcher.py` once the run exists in the store. It decides nothing itself. Whatever it started is gone when
+`run` returns, however it returns.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import assert_never
+
+from towline.api.snapshot import Snapshot
+from towline.clock import utc_now
+from towline.errors import LogClosed, StoreUnavailable
+from towline.events import runs
+from towline.events.event import RunRef, draft
+from towline.events.log import EventLog
+from towline.events.notices import Notices
+from towline.local.faults import MachineCannot
+from towline.local.plan import (
+    PROGRESS,
+    Action,
+    CreateSandbox,
+    Finish,
+    KillHarness,
+    Observed,
+    RecordHarnessLost,
+    RecordSandbox,
+    RequestCancel,
+    StartGateway,
+    StartHarness,
+    TearDown,
+    plan,
+)
+from towline.local.processes import Child
+from towline.local.sandboxes import Sandboxes
+from towline.local.store import OwnedStore
+from towline.local.workers import Surroundings, Workers
+
+RECHECK_SECONDS = 1.0  # a lost notice, and each time limit, is noticed no later
+STORE_RESTARTS = 3
+STORE_AWAY_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class Stop:
+    """A person's wish to end the run: the first request cancels it, the second one kills."""
+
+    reason: str | None = None
+    impatient: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def request(self, reason: str) -> None:
+        self.impatient = self.reason is not None
+        self.reason = self.reason or reason
+        self.changed.set()
+
+
+class Supervisor:
+    """One run, from the first harness to its outcome."""
+
+    def __init__(
+        self,
+        *,
+        snapshot: Snapshot,
+        run: RunRef,
+        held: OwnedStore,
+        notices: Notices,
+        sandboxes: Sandboxes,
+        stop: Stop,
+        surroundings: Surroundings,
+    ) -> None:
+        self._snapshot, self._run, self._held, self._notices = snapshot, run, held, notices
+        self._sandboxes, self._stop = sandboxes, stop
+        self._workers = Workers(run, held, surroundings, self.poke)
+        self._log = EventLog(held.store, run)
+        self._lost_at: list[int] = []
+        self._progress = 0
+        self._looked_until = 0
+        self._started = time.monotonic()
+        self._cancel_seen: float | None = None
+        self._over = False
+        self._blamed: Child | None = None
+        self._store_restarts = 0
+        self._store_away_since: float | None = None
+
+    def last_words(self) -> str:
+        """The end of the log of the process that ended the run; empty when none did."""
+        return self._blamed.tail() if self._blamed is not None else ""
+
+    def poke(self) -> None:
+        """Something changed: look again."""
+        self._stop.changed.set()
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Returns when the run has its terminal event and nothing of it is left. Raises MachineCannot."""
+        listener = asyncio.create_task(self._listen())
+        try:
+            while await self._step():
+                pass
+        finally:
+            listener.cancel()
+            await asyncio.gather(listener, return_exceptions=True)
+            await self._tear_down()
+
+    async def _step(self) -> bool:
+        """Looks once and does what is due; False when the run is over."""
+        self._stop.changed.clear()
+        try:
+            actions = plan(await self._observe())
+            for action in actions:
+                if isinstance(action, TearDown):
+                    self._over = True
+                    return False
+                await self._carry_out(action)
+        except StoreUnavailable as fault:
+            await self._revive_store(fault)
+            return True
+        self._store_away_since = None
+        if not actions:
+            try:
+                await asyncio.wait_for(self._stop.changed.wait(), RECHECK_SECONDS)
+            except TimeoutError:
+                pass
+        return True
+
+    async def _listen(self) -> None:
+        """Turns notices from the store into pokes. Losing one costs a recheck, no more."""
+        async with self._notices.watch(self._run) as changes:
+            while True:
+                if await changes.wait(RECHECK_SECONDS) & {"log", "want", "cancel"}:
+                    self.poke()
+
+    async def _observe(self) -> Observed:
+        state = await self._log.state()
+        now = time.monotonic()
+        if state.cancel is not None and self._cancel_seen is None:
+            self._cancel_seen = now
+        deadline = self._snapshot.active_deadline_seconds
+        harness = self._workers.harness_seen
+        if harness is not None and harness.exit is not None:
+            await self._look_for_progress()
+        return Observed(
+            epoch=state.epoch,
+            closed=state.closed is not None,
+            cancel=state.cancel,
+            want_sandbox=state.want == "sandbox",
+            progress=self._progress,
+            lost_at=tuple(self._lost_at),
+            backoff_limit=self._snapshot.backoff_limit,
+            harness=harness,
+            gateway_running=self._workers.gateway_running,
+            gateway_crashes=self._workers.gateway_crashes,
+            sandbox=self._sandboxes.seen,
+            eager_sandbox=self._snapshot.sandbox.policy == "Eager",
+            stop=self._stop.reason,
+            impatient=self._stop.impatient,
+            age=timedelta(seconds=now - self._started),
+            active_deadline=None if deadline is None else timedelta(seconds=deadline),
+            since_cancel=timedelta(seconds=now - (self._cancel_seen or now)),
+        )
+
+    async def _look_for_progress(self) -> None:
+        """Reads on in the log; only after the end of a harness, so that a run in peace costs no read of its events."""
+        for event in await self._log.since(self._looked_until + 1):
+            self._looked_until = event.seq
+            if event.type in PROGRESS:
+                self._progress = event.seq
+
+    async def _carry_out(self, action: Action) -> None:
+        store, run = self._held.store, self._run
+        match action:
+            case RequestCancel(reason):
+                await runs.request_cancel(store, run, reason)
+            case KillHarness():
+                await self._workers.end_harness(kindly=False)
+            case Finish():
+                await self._finish(action)
+            case RecordHarnessLost():
+                await self._record_loss(action)
+            case StartHarness(epoch):
+                self._workers.start_harness(epoch)
+            case StartGateway():
+                self._workers.start_gateway()
+            case CreateSandbox():
+                await self._sandboxes.create()
+            case RecordSandbox():
+                await self._sandboxes.record()
+            case TearDown():
+                raise AssertionError("the loop ends before it")
+            case _:
+                assert_never(action)
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    async def _finish(self, action: Finish) -> None:
+        if action.reason in ("CrashLoop", "BackoffLimitExceeded", "SealFailed"):
+            self._blamed = self._workers.harness
+        elif action.reason == "GatewayCrashLoop":
+            self._blamed = self._workers.gateway
+        if action.outcome == "Failed":
+            data = {"reason": action.reason, "message": action.message}
+            terminal = draft("run.failed", data, now=utc_now())
+        else:
+            terminal = draft("run.cancelled", {"reason": action.reason}, now=utc_now())
+        try:
+            await runs.finish(self._held.store, self._run, action.epoch, terminal)
+        except LogClosed:
+            pass  # a recorded outcome beats ours
+
+    async def _record_loss(self, action: RecordHarnessLost) -> None:
+        reason = "Killed" if action.exit.signal is not None else "Exited"
+        data = {
+            "epoch": action.lost_epoch,
+            "reason": reason,
+            "exit_code": action.exit.code,
+            "signal": action.exit.signal,
+        }
+        lost = draft("harness.lost", data, now=utc_now())
+        try:
+            await runs.append_once(
+                self._held.store, self._run, action.epoch, [lost], guard=f"harness.lost:{action.lost_epoch}"
+            )
+        except LogClosed:
+            return
+        self._lost_at.append(self._progress)
+
+    async def _revive_store(self, fault: StoreUnavailable) -> None:
+        """The store did not answer: start it again if it died, else give it a moment; MachineCannot beyond a bound."""
+        now = time.monotonic()
+        self._store_away_since = self._store_away_since or now
+        if not self._held.valkey.running and self._store_restarts < STORE_RESTARTS:
+            self._store_restarts += 1
+            await self._held.restart(self.poke)
+        elif not self._held.valkey.running or now - self._store_away_since > STORE_AWAY_SECONDS:
+            raise MachineCannot(f"the event store is gone: {fault}\n{self._held.valkey.tail()}") from fault
+        else:
+            await asyncio.sleep(0.2)
+
+    async def _tear_down(self) -> None:
+        """Ends what is left, the harness first: nothing must act on a sandbox that is being destroyed."""
+        await self._workers.end_harness(kindly=self._over and not self._stop.impatient)
+        await self._sandboxes.destroy()
+        await self._workers.end_gateway()
