@@ -1,0 +1,42 @@
+# Every verb works from a fresh clone; `make venv` is made when it is missing or older than the lock.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help venv run check test redis bench crds docs
+
+help: ## these verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+venv: .venv/.ready ## .venv with the `towline` command, from wheels alone
+
+.venv/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "towline needs Python 3.11 or newer: make venv PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv --clear .venv || { echo "this Python has no venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@echo "installing towline into .venv …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+run: venv ## the quick start: an agent fixes a bug in a sandbox, no cluster, no key
+	@$(BIN)/towline run examples/02-fix-a-bug.yaml
+
+check: venv ## format, lint, types, import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: venv ## every test that needs no cluster
+	$(BIN)/pytest
+
+redis: venv ## the event log's tests alone
+	$(BIN)/pytest tests/redis
+
+bench: venv ## measure, beside the alternatives, into bench/results.json
+	$(BIN)/python -m bench
+
+crds: venv ## write crds/ from the models
+	$(BIN)/python -m towline.api.crds
+
+docs: venv ## write the generated pages (CLI help) anew
+	$(BIN)/python -m tests.contracts.write_docs
