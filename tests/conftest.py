@@ -21,11 +21,11 @@ def valkey_url(valkey_binary: str) -> Iterator[str]:
     """One real server for the whole session, on a unix socket; each test takes a run UID of its own."""
     with tempfile.TemporaryDirectory(prefix="tlv-") as folder:
         socket = Path(folder) / "valkey.sock"
-        server = subprocess.Popen(
-            [valkey_binary, "--port", "0", "--unixsocket", str(socket), "--dir", folder]
-            + ["--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"],
-            stdout=subprocess.DEVNULL,
-        )
+        settings = f"port 0\nunixsocket {socket}\ndir {folder}\nappendonly yes\nappendfsync everysec\nsave ''\n"
+        server = subprocess.Popen([valkey_binary, "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        assert server.stdin is not None
+        server.stdin.write(settings + "maxmemory-policy noeviction\n")
+        server.stdin.close()
         try:
             deadline = time.monotonic() + 10
             while not socket.exists():
