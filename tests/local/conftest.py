@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.local.command import Towline
 
 PR_SET_CHILD_SUBREAPER = 36

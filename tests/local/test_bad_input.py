@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.local.command import Finished, Towline, agent_run, says, script, template
 
 SCRIPT = script(says("Done."))

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from tests.local.command import Towline, agent_run, calls, eventually, says, script, template
-
 from towline.events.event import RunRef
 from towline.events.groups import Group
 from towline.local.store import Folder, opened, recorded_holder

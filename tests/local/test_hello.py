@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.local.command import Finished, Towline, agent_run, says, script, template
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -44,7 +45,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory, bundle_cache: Path) -> Kept:
     return Kept(towline, finished)
 
 
-def test_hello_answers_without_a_sandbox(towline: Towline) -> None:
+def test_hello_answers_without_a_sandbox(towline: Towline, tmp_path: Path) -> None:
+    towline.cache = tmp_path / "own-cache"
     finished = towline("run", HELLO, "--json")
     assert finished.code == 0, finished.err
     assert [event["seq"] for event in finished.events] == list(range(1, len(finished.events) + 1))

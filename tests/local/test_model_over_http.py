@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.local.command import Finished, Towline, agent_run, says, script, template
 
+from tests.local.command import Finished, Towline, agent_run, says, script, template
 from towline.api.snapshot import ScriptedCall, ScriptedStep
 from towline.testing.scripted_server import Fault, ScriptedServer
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.local.command import Finished, Towline, agent_run, calls, eventually, says, script, template
-
 from towline.clock import utc_now
 from towline.errors import Fenced
 from towline.events.appender import Appender

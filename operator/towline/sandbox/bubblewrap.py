@@ -58,7 +58,7 @@ class LocalSandbox:
     """The `bubblewrap` SandboxProvider.
 
     `runtime_dir` is a short path, made with mode 0700, for the sockets. Call `aclose` at the end; when this process
-    dies without it, the kernel ends the sandboxes. They also die with the thread that started them: use the main one.
+    dies without it, at whatever moment, its sandboxes end by themselves.
     """
 
     def __init__(self, bundle: Bundle, runtime_dir: Path, *, bwrap: str | None = None) -> None:

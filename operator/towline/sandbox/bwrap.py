@@ -16,6 +16,8 @@ from towline.errors import SandboxFailed
 SAID_BYTES = 4096
 """Kept of the end of what bubblewrap and the program inside write to stderr."""
 KILL_SECONDS = 5.0
+MADE_SECONDS = 1.0
+"""How long bubblewrap may take to make the first process, when it is to be killed while it starts."""
 
 
 def bwrap_path() -> str:
@@ -37,8 +39,8 @@ def bwrap_path() -> str:
 class Bwrap:
     """A running bubblewrap with one program inside, which is the first process of its own PID namespace."""
 
-    def __init__(self, process: asyncio.subprocess.Process, info: int) -> None:
-        self._process, self._info = process, info
+    def __init__(self, process: asyncio.subprocess.Process, info: int, lifeline: int) -> None:
+        self._process, self._info, self._lifeline = process, info, lifeline
         self._init = -1
         self.init_pid = 0
         """Process id of the program inside, as seen from here; 0 until `learn_init`."""
@@ -55,35 +57,48 @@ class Bwrap:
         environment: Mapping[str, str],
         descriptors: Sequence[int] = (),
     ) -> "Bwrap":
-        """Start `command` with `options`, `environment` and the open `descriptors` inside. Raises SandboxFailed."""
+        """Start `command` with `options`, `environment` and the open `descriptors` inside. Raises SandboxFailed.
+
+        The command finds in TOWLINE_LIFELINE a descriptor that ends with this process. --die-with-parent is worse: when
+        killed while it starts, bubblewrap leaves its child behind, waiting for ever or even running (2 of 24 times).
+        So nothing may kill it then, a pipe without a reader included: what it tells goes into memory.
+        """
+        held, lifeline = os.pipe2(os.O_CLOEXEC)
+        environment = {**environment, "TOWLINE_LIFELINE": f"fd:{held}"}
         variables = [part for name, value in environment.items() for part in ("--setenv", name, value)]
         secret = os.memfd_create("towline-bwrap")
-        info, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        info = os.memfd_create("towline-bwrap-info")
         try:
             with os.fdopen(os.dup(secret), "wb") as file:
                 file.write(b"\0".join(os.fsencode(option) for option in (*options, *variables)) + b"\0")
             os.lseek(secret, 0, os.SEEK_SET)
-            process = await asyncio.create_subprocess_exec(
-                *(program, "--args", str(secret), "--info-fd", str(told), "--", *command),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=(secret, told, *descriptors),
-                env={},
-                cwd="/",
-                # Ctrl-C in the user's terminal is for the launcher, which ends its sandboxes in order.
-                start_new_session=True,
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    *(program, "--args", str(secret), "--info-fd", str(info), "--", *command),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=asyncio.subprocess.PIPE,
+                    pass_fds=(secret, info, held, *descriptors),
+                    env={},
+                    cwd="/",
+                    # Ctrl-C in the user's terminal is for the launcher, which ends its sandboxes in order.
+                    start_new_session=True,
+                )
             )
+            try:
+                # Not to be cancelled half-way, which would kill bubblewrap while it starts.
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                await cls(await starting, info, lifeline).kill()
+                raise
         except OSError as fault:
             os.close(info)
+            os.close(lifeline)
             raise SandboxFailed("BubblewrapMissing", f"{program} cannot be started: {fault.strerror}") from fault
-        except BaseException:
-            os.close(info)
-            raise
         finally:
             os.close(secret)
-            os.close(told)
-        return cls(process, info)
+            os.close(held)
+        return cls(process, info, lifeline)
 
     @property
     def said(self) -> str:
@@ -94,16 +109,16 @@ class Bwrap:
         """Take a handle on the program inside. Raises OSError when bubblewrap has not made it yet."""
         if self.ended.done():
             raise ProcessLookupError("bubblewrap has ended")
-        self.init_pid = int(json.loads(os.read(self._info, 4096))["child-pid"])
+        try:
+            told = json.loads(os.pread(self._info, 4096, 0))
+        except ValueError as fault:
+            raise BlockingIOError("bubblewrap has told nothing yet") from fault
+        self.init_pid = int(told["child-pid"])
         self._init = os.pidfd_open(self.init_pid)
 
     async def kill(self) -> None:
         """End everything inside and return when it is gone."""
-        if self._init < 0 and not self.ended.done():
-            try:
-                self.learn_init()
-            except OSError:
-                pass
+        await self._made()
         if self._init >= 0 and not self.ended.done():
             # The end of a first process waits for all of its namespace, so bubblewrap leaves last.
             _kill(self._init)
@@ -111,6 +126,15 @@ class Bwrap:
         if not self.ended.done():
             self._process.kill()
             await asyncio.wait((self.ended,), timeout=KILL_SECONDS)
+
+    async def _made(self) -> None:
+        """Take the handle on the program inside, if bubblewrap makes it at all."""
+        deadline = asyncio.get_running_loop().time() + MADE_SECONDS
+        while self._init < 0 and not self.ended.done() and asyncio.get_running_loop().time() < deadline:
+            try:
+                self.learn_init()
+            except OSError:
+                await asyncio.sleep(0.005)
 
     async def _watch(self) -> int:
         assert self._process.stderr is not None
@@ -122,6 +146,7 @@ class Bwrap:
             status = await self._process.wait()
         finally:
             os.close(self._info)
+            os.close(self._lifeline)
             if self._init >= 0:
                 os.close(self._init)
                 self._init = -1

@@ -52,7 +52,6 @@ def namespaces(*, nested: bool) -> list[str]:
         "sandbox",
         "--cap-drop",
         "ALL",
-        "--die-with-parent",
         "--new-session",
         "--as-pid-1",
         "--clearenv",

@@ -8,6 +8,7 @@ settings end it at once with every fault listed.
 import asyncio
 import ctypes
 import os
+import re
 import resource
 import signal
 import socket
@@ -53,6 +54,8 @@ class Settings:
     forbidden: tuple[Destination, ...] = ()
     """What the sandbox must not reach; no call is taken before that is proved."""
     netcheck_seconds: int = DEFAULT_SECONDS
+    lifeline: int | None = None
+    """Descriptor of a pipe whose other end our maker holds: its end is ours."""
 
 
 def read_settings(variables: Mapping[str, str]) -> Settings:
@@ -79,11 +82,23 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         forbidden = parse_destinations(variables.get("TOWLINE_FORBIDDEN", ""), variables.get("TOWLINE_NODE_IP", ""))
     except ValueError as fault:
         problems.append(f"TOWLINE_FORBIDDEN: {fault}")
+    lifeline = variables.get("TOWLINE_LIFELINE", "")
+    if lifeline and not re.fullmatch("fd:[0-9]+", lifeline):
+        problems.append(f"TOWLINE_LIFELINE={lifeline!r}: expected fd:N")
     if problems:
         raise ValueError("\n".join(problems))
     volume = os.path.normpath(volume)
     environment = command_environment(variables, volume)
-    return Settings(listen, key.encode(), volume, int(most) if most else None, environment, forbidden, int(seconds))
+    return Settings(
+        listen,
+        key.encode(),
+        volume,
+        int(most) if most else None,
+        environment,
+        forbidden,
+        int(seconds),
+        int(lifeline[3:]) if lifeline else None,
+    )
 
 
 def command_environment(variables: Mapping[str, str], volume: str) -> dict[str, str]:
@@ -100,10 +115,9 @@ def command_environment(variables: Mapping[str, str], volume: str) -> dict[str, 
 
 
 def open_listener(listen: str) -> socket.socket:
-    """The listening socket; one that we were given as a descriptor is no longer inherited by commands."""
+    """The listening socket."""
     kind, _, place = listen.partition(":")
     if kind == "fd":
-        os.set_inheritable(int(place), False)
         return socket.socket(fileno=int(place))
     if kind == "unix":
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -118,15 +132,20 @@ def open_listener(listen: str) -> socket.socket:
     return listener
 
 
-def close_other_descriptors(kept: int) -> None:
+def close_other_descriptors(*kept: int) -> None:
     """Whatever our starter left open must not reach a command."""
-    highest = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    os.closerange(3, kept)
-    os.closerange(kept + 1, highest)
+    lowest = 3
+    for descriptor in sorted(kept):
+        os.closerange(lowest, descriptor)
+        os.set_inheritable(descriptor, False)
+        lowest = descriptor + 1
+    os.closerange(lowest, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 async def serve(settings: Settings, listener: socket.socket) -> None:
-    """Make the volume's folders and serve until a signal ends the process. Raises NotEnforced."""
+    """Make the volume's folders and serve until a signal, or our maker's end, ends the process. Raises NotEnforced."""
+    if settings.lifeline is not None:
+        asyncio.get_running_loop().add_reader(settings.lifeline, os._exit, 0)
     for name, mode in (("workspace", 0o755), ("home", 0o700), ("tmp", 0o700)):
         os.makedirs(f"{settings.volume}/{name}", mode, exist_ok=True)
     workspace = Workspace(f"{settings.volume}/workspace")
@@ -153,7 +172,7 @@ def main() -> None:
         listener = open_listener(settings.listen)
     except (ValueError, OSError) as fault:
         sys.exit(f"towline tool server: {fault}")
-    close_other_descriptors(listener.fileno())
+    close_other_descriptors(listener.fileno(), *(() if settings.lifeline is None else (settings.lifeline,)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if settings.max_processes is not None:
         resource.setrlimit(resource.RLIMIT_NPROC, (settings.max_processes, settings.max_processes))

@@ -145,6 +145,7 @@ class Executor:
             await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if group.crowded.done():
                 code = "TooManyProcesses"
+                await self._processes.kill(group)
             elif not group.exited.done():
                 cut_short = True
                 code = None if cancelled.done() else "TimedOut"

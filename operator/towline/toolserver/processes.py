@@ -119,19 +119,18 @@ class Processes:
         self._groups.pop(group.leader, None)
 
     def _count(self, most: int) -> None:
-        """While calls run: end the largest when there are more processes than may be."""
+        """While calls run: pick the largest to be ended when there are more processes than may be."""
         self._counting = None
         if not self._groups:
             return
-        if sum(name.isdigit() for name in os.listdir("/proc")) > most + 1:
-            # Nothing may run until the deed is done: a bomb that grows takes the processor away from us.
-            _send((-1,), signal.SIGSTOP)
-            largest, members = max(((group, self.members(group)) for group in self._groups.values()), key=_size)
-            _send(members, signal.SIGKILL)
-            _send((-1,), signal.SIGCONT)
-            if not largest.crowded.done():
-                largest.crowded.set_result(None)
         self._counting = self._loop.call_later(COUNT_SECONDS, self._count, most)
+        if any(group.crowded.done() for group in self._groups.values()):
+            return
+        if sum(name.isdigit() for name in os.listdir("/proc")) > most + 1:
+            # Nothing may run until `kill` is done: a bomb that grows takes the processor away from us.
+            _send((-1,), signal.SIGSTOP)
+            largest = max(self._groups.values(), key=lambda group: len(self.members(group)))
+            largest.crowded.set_result(None)
 
     def reap(self) -> bool:
         """Collect the children that have ended; whether any child is left."""
@@ -170,9 +169,10 @@ class Processes:
         """
         _send(self.members(group), signal.SIGTERM)
         deadline = self._loop.time() + TERM_SECONDS
-        await asyncio.wait((group.exited,), timeout=TERM_SECONDS)
+        ends = (group.exited, group.crowded)
+        await asyncio.wait(ends, timeout=TERM_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         while self.reap() and self.members(group):
-            if self._loop.time() >= deadline:
+            if self._loop.time() >= deadline or group.crowded.done():
                 await self.kill(group)
                 return
             await asyncio.sleep(PAUSE_SECONDS)
@@ -180,30 +180,31 @@ class Processes:
     async def kill(self, group: Group) -> int:
         """Kill what is left of a call, for a second at most; returns how many processes there were.
 
-        They are stopped before they are killed; and once more came after the first round, the whole sandbox is, for a
-        moment: a fork bomb refills itself faster than /proc can be read. Not before: to be stopped and continued is
-        noticed by some programs of other calls (EINTR).
+        They are stopped before they are killed. If more came after the first round, the whole sandbox is stopped until
+        the call is gone: a fork bomb refills itself faster than /proc can be read, and a fork that has begun is still
+        completed. Not before, as some programs of other calls notice that they were stopped (EINTR).
         """
         killed: set[int] = set()
         quiet, refilled = 0, False
-        for attempt in range(KILL_ROUNDS):
-            # The whole sandbox is every process that we may signal only as its first process.
-            freeze = os.getpid() == 1 and (refilled or group.crowded.done())
-            if freeze:
-                _send((-1,), signal.SIGSTOP)
-            found = self._stop(group)
-            _send(found, signal.SIGKILL)
-            killed |= found
-            refilled = refilled or (attempt > 0 and bool(found))
-            if freeze:
+        try:
+            for attempt in range(KILL_ROUNDS):
+                if refilled or group.crowded.done():
+                    _send((-1,), signal.SIGSTOP)
+                found = self._stop(group)
+                _send(found, signal.SIGKILL)
+                killed |= found
+                # Only as first process is everything that we may signal ours.
+                refilled = refilled or (bool(found) and attempt > 0 and os.getpid() == 1)
+                if not self.reap():
+                    break
+                # Children are left: other calls', or one that slipped through if there is no other call.
+                quiet = 0 if found or len(self._groups) == 1 else quiet + 1
+                if quiet and (not killed or quiet > 2):
+                    break
+                await asyncio.sleep(PAUSE_SECONDS)
+        finally:
+            if refilled or group.crowded.done():
                 _send((-1,), signal.SIGCONT)
-            if not self.reap():
-                break
-            # Children are left: other calls', or one that slipped through between two looks if there is no other call.
-            quiet = 0 if found or len(self._groups) == 1 else quiet + 1
-            if quiet and (not killed or quiet > 2):
-                break
-            await asyncio.sleep(PAUSE_SECONDS)
         return len(killed)
 
     def _stop(self, group: Group) -> set[int]:
@@ -216,10 +217,6 @@ class Processes:
             _send(fresh, signal.SIGSTOP)
             stopped |= fresh
         return stopped
-
-
-def _size(found: tuple[Group, list[int]]) -> int:
-    return len(found[1])
 
 
 def _marked(pid: int, group: Group) -> bool:

@@ -10,8 +10,8 @@ from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import CallToolResult, ListToolsResult, TextContent
 from mcp_types import Tool as McpTool
-from tests.local.harness.gateway import RESULT, error, plain, result, serving, stream
 
+from tests.local.harness.gateway import RESULT, error, plain, result, serving, stream
 from towline.errors import Fenced, LogClosed, RunCancelled, Unauthenticated
 from towline.harness import tools
 from towline.harness.models.base import Tool

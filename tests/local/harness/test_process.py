@@ -5,9 +5,9 @@ import signal
 import time
 
 import pytest
+
 from tests.local.harness.conftest import scripted, served
 from tests.local.harness.gateway import result, serving, stream
-
 from towline import inbox
 from towline.api.snapshot import ScriptedStep
 from towline.clock import utc_now

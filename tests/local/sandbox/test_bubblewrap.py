@@ -1,6 +1,7 @@
 """What a sandbox on this machine cannot see, cannot reach, and does not leave behind."""
 
 import asyncio
+import ctypes
 import os
 import shutil
 import signal
@@ -8,7 +9,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -283,28 +284,79 @@ async def test_destroy_leaves_no_process_and_no_socket(
     assert list((tmp_path / "r").glob("*.sock")) == []
 
 
-async def test_a_sandbox_dies_with_the_process_that_made_it(bundle: Bundle, tmp_path: Path) -> None:
-    program = f"""
+MAKER = """
 import asyncio, pathlib, sys
 from towline.sandbox.bubblewrap import LocalSandbox
 from towline.sandbox.bundle import Bundle
 from towline.sandbox.provider import SandboxRequest
 async def main():
-    bundle = Bundle(pathlib.Path({str(bundle.folder)!r}), {bundle.loader!r})
-    provider = LocalSandbox(bundle, pathlib.Path({str(tmp_path / "r")!r}))
-    await provider.create(SandboxRequest(name="s", key="ab" * 32))
-    print(provider.first_process("s"), flush=True)
+    provider = LocalSandbox(Bundle(pathlib.Path(sys.argv[1]), sys.argv[2]), pathlib.Path(sys.argv[3]))
+    await provider.preflight()
+    print("creating", flush=True)
+    await provider.create(SandboxRequest(name=sys.argv[4], key="ab" * 32))
+    print(provider.first_process(sys.argv[4]), flush=True)
     await asyncio.get_running_loop().create_future()
 asyncio.run(main())
 """
-    maker = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
+
+
+@pytest.fixture
+def orphans() -> Iterator[Callable[[], list[int]]]:
+    """What is left of processes that this test has started; orphans come to us meanwhile."""
+    prctl, set_child_subreaper = ctypes.CDLL(None).prctl, 36
+    prctl(set_child_subreaper, 1, 0, 0, 0)
+    before = set(children(os.getpid()))
+
+    def left() -> list[int]:
+        found = [pid for pid in children(os.getpid()) if pid not in before]
+        for pid in found:
+            if not alive(pid):
+                os.waitpid(pid, os.WNOHANG)
+        return [pid for pid in found if alive(pid)]
+
+    yield left
+    prctl(set_child_subreaper, 0, 0, 0, 0)
+
+
+async def test_a_sandbox_dies_with_the_process_that_made_it(bundle: Bundle, tmp_path: Path) -> None:
+    arguments = (bundle.folder, bundle.loader, tmp_path / "r", "s")
+    maker = await asyncio.create_subprocess_exec(sys.executable, "-c", MAKER, *arguments, stdout=subprocess.PIPE)
     assert maker.stdout is not None
     async with asyncio.timeout(20):
+        await maker.stdout.readline()
         first = int(await maker.stdout.readline())
     assert alive(first)
     maker.kill()
     await maker.wait()
     await until(lambda: not alive(first))
+
+
+async def test_nothing_is_left_by_a_process_that_dies_while_it_makes_a_sandbox(
+    bundle: Bundle, tmp_path: Path, orphans: Callable[[], list[int]]
+) -> None:
+    for milliseconds in range(0, 24, 2):
+        arguments = (bundle.folder, bundle.loader, tmp_path / "r", f"s{milliseconds}")
+        maker = await asyncio.create_subprocess_exec(sys.executable, "-c", MAKER, *arguments, stdout=subprocess.PIPE)
+        assert maker.stdout is not None
+        async with asyncio.timeout(20):
+            await maker.stdout.readline()
+        await asyncio.sleep(milliseconds / 1000)  # the moment is the point, not a wait for something
+        maker.kill()
+        await maker.wait()
+    await until(lambda: orphans() == [])
+
+
+async def test_nothing_is_left_by_a_creation_that_is_cancelled_at_any_moment(
+    provider: LocalSandbox, new_request: NewRequest, orphans: Callable[[], list[int]]
+) -> None:
+    await provider.preflight()
+    for milliseconds in range(0, 24, 2):
+        creating = asyncio.create_task(provider.create(new_request()))
+        await asyncio.sleep(milliseconds / 1000)  # the moment is the point, not a wait for something
+        creating.cancel()
+        await asyncio.gather(creating, return_exceptions=True)
+    await provider.aclose()
+    await until(lambda: orphans() == [])
 
 
 async def test_without_bubblewrap_nothing_is_run(bundle: Bundle, tmp_path: Path, new_request: NewRequest) -> None:
@@ -388,21 +440,6 @@ async def test_a_name_that_makes_no_socket_is_refused(
     with pytest.raises(SandboxFailed) as caught:
         await provider.create(SandboxRequest(name=name, key=new_request().key))
     assert caught.value.reason == "BadName"
-
-
-async def test_a_cancelled_creation_leaves_nothing(
-    provider: LocalSandbox, new_request: NewRequest, tmp_path: Path
-) -> None:
-    await provider.preflight()
-    request = new_request()
-    before = set(children(os.getpid()))
-    creating = asyncio.create_task(provider.create(request))
-    await until(lambda: set(children(os.getpid())) > before)
-    creating.cancel()
-    await asyncio.gather(creating, return_exceptions=True)
-    await provider.destroy(request.name)
-    assert set(children(os.getpid())) <= before
-    assert list((tmp_path / "r").glob("*.sock")) == []
 
 
 async def test_files_of_root_that_only_root_may_read_stay_unread(

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.local.toolserver.running import Running, running
 
+from tests.local.toolserver.running import Running, running
 from towline.errors import SandboxFailed
 from towline.sandbox import bundle as bundles
 from towline.sandbox.bubblewrap import LocalSandbox

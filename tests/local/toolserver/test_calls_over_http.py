@@ -5,8 +5,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.local.toolserver.running import Running, running, until
 
+from tests.local.toolserver.running import Running, running, until
 from towline.sandbox.guest import Answer
 
 COUNTING = "echo ran >> log; sleep 0.3; echo done"

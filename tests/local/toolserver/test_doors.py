@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.local.toolserver.running import KEY, Running, running
 
+from tests.local.toolserver.running import KEY, Running, running
 from towline.sandbox.guest import Answer, Guest, read_answer
 
 
@@ -207,3 +207,17 @@ async def test_it_listens_on_tcp_too(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+async def test_it_ends_with_the_process_that_holds_its_lifeline(tmp_path: Path) -> None:
+    held, lifeline = os.pipe()
+    try:
+        async with running(tmp_path / "v", environment={"TOWLINE_LIFELINE": f"fd:{held}"}, left_open=(held,)) as server:
+            assert (await server.exec("ls /proc/$$/fd"))["text"].split() == ["0", "1", "2"]
+            assert server.process.poll() is None
+            os.close(lifeline)
+            async with asyncio.timeout(5):
+                while server.process.poll() is None:
+                    await asyncio.sleep(0.01)
+    finally:
+        os.close(held)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.local.toolserver.running import Running, arguments, running, until
 
 

@@ -8,8 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.local.toolserver.running import KEY, running
 
+from tests.local.toolserver.running import KEY, running
 from towline.sandbox.guest import Answer, Guest
 from towline.toolserver.netcheck import ASK_DNS, EXIT_CODE, NotEnforced, parse_destinations, prove
 

@@ -6,8 +6,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.cli.events import RUN, STORY, event
 
+from tests.unit.cli.events import RUN, STORY, event
 from towline.cli.lines import JsonLines, PlainLines
 from towline.cli.render import Terminal
 

@@ -5,8 +5,8 @@ import threading
 from typing import Any
 
 import pytest
-from tests.unit.cli.events import STORY, event
 
+from tests.unit.cli.events import STORY, event
 from towline.cli.run import exit_code
 from towline.cli.threaded import Threaded
 from towline.local.launcher import Outcome

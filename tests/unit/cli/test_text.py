@@ -1,8 +1,8 @@
 """Figures and events in words."""
 
 import pytest
-from tests.unit.cli.events import event
 
+from tests.unit.cli.events import event
 from towline.cli.text import age, call_text, duration, event_line, money, plural, result_text
 
 

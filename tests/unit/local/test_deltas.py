@@ -1,7 +1,6 @@
 """Deltas are shown only while what they belong to is open."""
 
 from tests.unit.cli.events import event
-
 from towline.local.watch import Deltas
 
 

@@ -20,7 +20,7 @@ def pairs(arguments: list[str], flag: str) -> dict[str, str]:
 
 def test_no_namespace_is_shared_and_no_privilege_kept() -> None:
     flags = namespaces(nested=False)
-    for flag in ("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"):
+    for flag in ("--unshare-all", "--unshare-user", "--new-session", "--as-pid-1", "--clearenv"):
         assert flag in flags
     assert flags[flags.index("--cap-drop") + 1] == "ALL"
     assert "--disable-userns" in flags

@@ -22,10 +22,11 @@ def test_every_fault_is_listed_and_no_key_is_shown() -> None:
                 "TOWLINE_SANDBOX_KEY": "short-secret",
                 "TOWLINE_VOLUME": "relative",
                 "TOWLINE_MAX_PROCESSES": "0",
+                "TOWLINE_LIFELINE": "9",
             }
         )
     lines = str(caught.value).splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert "short-secret" not in str(caught.value)
 
 
