@@ -140,11 +140,7 @@ class Sandboxes:
             done, _ = await asyncio.wait([building], timeout=NOTE_AFTER_SECONDS)
             if not done:
                 self._viewer.note("building the sandbox's interpreter, once for this machine …")
-            try:
-                bundle = await building
-            except OSError as fault:
-                raise SandboxFailed("BundleFailed", f"the sandbox's interpreter cannot be kept: {fault}") from fault
-            self._provider = LocalSandbox(bundle, self._held.runtime / "s")
+            self._provider = LocalSandbox(await building, self._held.runtime / "s")
         return self._provider
 
     async def _start(self, provider: LocalSandbox, name: str) -> SandboxHandle:
@@ -157,7 +153,4 @@ class Sandboxes:
             image=sandbox.image,
             max_processes=sandbox.max_processes,
         )
-        try:
-            return await provider.create(request)
-        except OSError as fault:
-            raise SandboxFailed("StartFailed", f"sandbox {name} did not start: {fault}") from fault
+        return await provider.create(request)

@@ -23,7 +23,7 @@ KEPT_LIMIT = 256
 KEPT_BYTES = 4 * 1024 * 1024
 """All kept results together: 256 large ones would double the process."""
 DROPPED_LIMIT = 4096
-"""Ids remembered after their result had to go, so that a repeat is refused and not run again."""
+"""Ids remembered after their result went, so that a repeat is refused and not run again."""
 COALESCE_SECONDS = 0.05
 """Live output is handed on at most this often."""
 
@@ -125,12 +125,10 @@ class Calls:
         raise Refused(404, "UnknownCall", f"no call {call_id} is known here")
 
     def acknowledge(self, call_ids: Iterable[str]) -> None:
-        """Forget these results. A running or unknown call is left alone."""
+        """Drop these results; their ids stay known, so that a late repeat is not run again."""
         for call_id in call_ids:
-            call = self._finished.pop(call_id, None)
-            if call is not None:
-                self._finished_bytes -= len(call.line or b"")
-            self._dropped.pop(call_id, None)
+            if call_id in self._finished:
+                self._drop(call_id)
 
     async def _run(self, call: Call, work: Work) -> None:
         try:
@@ -148,14 +146,17 @@ class Calls:
         self._finished[call.id] = call
         self._finished_bytes += len(call.line or b"")
         while len(self._finished) > KEPT_LIMIT or self._finished_bytes > KEPT_BYTES:
-            oldest_id, oldest = self._finished.popitem(last=False)
-            self._finished_bytes -= len(oldest.line or b"")
-            self._dropped[oldest_id] = oldest.fingerprint
-            if len(self._dropped) > DROPPED_LIMIT:
-                self._dropped.popitem(last=False)
+            self._drop(next(iter(self._finished)))
+
+    def _drop(self, call_id: str) -> None:
+        call = self._finished.pop(call_id)
+        self._finished_bytes -= len(call.line or b"")
+        self._dropped[call_id] = call.fingerprint
+        if len(self._dropped) > DROPPED_LIMIT:
+            self._dropped.popitem(last=False)
 
 
 _DROPPED = ToolFault(
     "ResultDropped",
-    "this call ran, but its result was dropped: too many results were waiting for their acknowledgement",
+    "this call ran, but its result is kept no longer: it was acknowledged, or too many were waiting to be",
 ).result()

@@ -49,14 +49,14 @@ async def test_another_body_under_the_same_id_is_a_conflict(server: Running) -> 
             await server.guest.ask("PUT", "/v1/calls/a", body)
 
 
-async def test_an_acknowledged_result_is_forgotten(server: Running) -> None:
-    body = {"tool": "exec", "arguments": {"command": "echo ran >> log"}}
+async def test_an_acknowledged_result_is_dropped_and_its_call_not_run_again(server: Running) -> None:
+    command = "echo ran >> log"
+    body = {"tool": "exec", "arguments": {"command": command}}
     await server.guest.ask("PUT", "/v1/calls/a", body)
     await server.guest.ask("PUT", "/v1/calls/b", body, headers={"Towline-Ack": "zzz, a,,!"})
     await server.guest.ask("PUT", "/v1/calls/b", body)
+    assert (await server.guest.call("a", "exec", command=command))["code"] == "ResultDropped"
     assert runs(server) == 2
-    await server.guest.ask("PUT", "/v1/calls/a", body)
-    assert runs(server) == 3
 
 
 async def test_output_is_streamed_with_offsets_and_the_result_has_all_of_it(server: Running) -> None:

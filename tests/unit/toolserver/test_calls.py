@@ -62,12 +62,13 @@ def test_the_order_of_keys_makes_no_other_body() -> None:
     assert fingerprint("t", {"a": 1}) != fingerprint("u", {"a": 1})
 
 
-async def test_an_acknowledged_result_is_forgotten() -> None:
+async def test_an_acknowledged_result_is_dropped_and_its_call_not_run_again() -> None:
     calls, work = Calls(), Counted()
     await finished(calls.begin("a", PRINT, work, streams=False))
     calls.acknowledge(["unknown", "a"])
-    await finished(calls.begin("a", PRINT, work, streams=False))
-    assert work.ran == 2
+    again = await finished(calls.begin("a", PRINT, work, streams=False))
+    assert again["code"] == "ResultDropped"
+    assert work.ran == 1
 
 
 async def test_a_running_call_cannot_be_acknowledged_away() -> None:
