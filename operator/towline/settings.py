@@ -35,6 +35,13 @@ def level(text: str) -> str:
     return text.lower()
 
 
+def identity_mode(text: str) -> str:
+    """How a gateway learns who calls."""
+    if text not in ("local", "token-review"):
+        raise ValueError("expected local or token-review")
+    return text
+
+
 def names(text: str) -> tuple[str, ...]:
     """Words separated by commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
@@ -68,8 +75,18 @@ class GatewaySettings:
     """`tcp:HOST:PORT`, or `fd:N` for a listening socket that the parent process opened."""
     installation_secret_file: Path = setting("TOWLINE_INSTALLATION_SECRET_FILE", Path)
     """Secret from which every sandbox's key is derived; shared with the operator alone."""
-    identity_key_file: Path = setting("TOWLINE_IDENTITY_KEY_FILE", Path)
-    """Key of the local token issuer."""
+    identity: str = setting("TOWLINE_IDENTITY_MODE", identity_mode, "local")
+    """`local`: tokens of the launcher. `token-review`: the API server says which harness pod a token is of."""
+    identity_key_file: Path | None = setting("TOWLINE_IDENTITY_KEY_FILE", Path, None)
+    """Key of the local token issuer; needed for `local`."""
+    api_server: str = setting("TOWLINE_API_SERVER", str, "https://kubernetes.default.svc")
+    """This and the next three are for `token-review`."""
+    service_account_folder: Path = setting(
+        "TOWLINE_SERVICE_ACCOUNT_FOLDER", Path, Path("/var/run/secrets/kubernetes.io/serviceaccount")
+    )
+    """The gateway's own credentials at the API server."""
+    harness_namespace: str = setting("TOWLINE_HARNESS_NAMESPACE", str, "towline-harness")
+    harness_service_account: str = setting("TOWLINE_HARNESS_SERVICE_ACCOUNT", str, "towline-harness")
     allowed_hosts: tuple[str, ...] = setting("TOWLINE_ALLOWED_HOSTS", names, ())
     """Host names, without ports, under which callers reach the gateway; those of the own machine always work."""
     log_level: str = setting("TOWLINE_LOG_LEVEL", level, "info")
@@ -80,6 +97,10 @@ class OperatorSettings:
     """What an operator process is told."""
 
     redis_url: str = setting("TOWLINE_REDIS_URL")
+    pods_file: Path = setting("TOWLINE_PODS_FILE", Path)
+    """What the installation decides about its pods, JSON; `manifests/config.py` reads it."""
+    installation_secret_file: Path = setting("TOWLINE_INSTALLATION_SECRET_FILE", Path)
+    """Secret from which every sandbox's key is derived; shared with the gateway alone."""
     kubeconfig: Path | None = setting("KUBECONFIG", Path, None)
     """Credentials outside a cluster; absent: the pod's service account."""
     system_namespace: str = setting("TOWLINE_SYSTEM_NAMESPACE", str, "towline-system")
@@ -93,9 +114,18 @@ class OperatorSettings:
     """Serves /healthz, /readyz and /metrics on all addresses."""
     finished_pod_seconds: int = setting("TOWLINE_FINISHED_POD_SECONDS", int, 300)
     """How long an ended harness pod is kept after the end of its run, so that `kubectl logs` still has it."""
-    sweep_seconds: int = setting("TOWLINE_SWEEP_SECONDS", positive, 60)
+    sweep_seconds: int = setting("TOWLINE_SWEEP_SECONDS", positive, 30)
     """A lost watch event is healed no later."""
     log_level: str = setting("TOWLINE_LOG_LEVEL", level, "info")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookSettings:
+    """What a Job of the chart is told."""
+
+    kubeconfig: Path | None = setting("KUBECONFIG", Path, None)
+    harness_namespace: str = setting("TOWLINE_HARNESS_NAMESPACE", str, "towline-harness")
+    sandbox_namespace: str = setting("TOWLINE_SANDBOX_NAMESPACE", str, "towline-sandboxes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +140,8 @@ class LocalSettings:
     """Model name that goes with the key; the default is the provider's, see `local/models.py`."""
     state_home: Path = setting("XDG_STATE_HOME", Path, Path("~/.local/state"))
     cache_home: Path = setting("XDG_CACHE_HOME", Path, Path("~/.cache"))
+    kubeconfig: Path = setting("KUBECONFIG", Path, Path("~/.kube/config"))
+    """For the verbs that can ask a cluster."""
     no_color: str = setting("NO_COLOR", str, "")
     ssl_cert_file: str = setting("SSL_CERT_FILE", str, "")
     """The machine's own certificate authorities; handed to the harness, as is the next."""

@@ -16,8 +16,9 @@ ROOT = Path(__file__).parents[2]
 ROLES = {
     "": ["towline.events.follow", "towline.events.groups", "towline.inbox"],
     "harness": ["towline.harness.process"],
-    "gateway": ["towline.gateway.app"],
+    "gateway": ["towline.gateway.app", "towline.gateway.api_server"],
     "cli": ["towline.cli.render", "towline.api.documents"],
+    "operator": ["towline.controller.process", "towline.controller.handlers", "towline.controller.chart_hooks"],
     "local": ["towline.cli.__main__", "towline.local.launcher"],
 }
 

@@ -4,7 +4,7 @@ Called by whoever plays the operator. Its writes carry an epoch and raise it; ea
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 
 from towline.events.blobs import script_args
@@ -63,6 +63,29 @@ async def publish_feed(store: Store, event: Event) -> None:
     fields += ["turn", "" if event.turn is None else event.turn, "data", event.data]
     key = feed_key(event.run.namespace)
     await store.call(lambda: store.client.execute_command("XADD", key, "MAXLEN", "~", _FEED_ENTRIES, "*", *fields))
+
+
+async def expire(store: Store, run: RunRef, seconds: int) -> None:
+    """Everything that the store holds of a run goes `seconds` from now; until then it can be read. Repeatable."""
+    keys = run.keys
+    blobs = [keys.blob(event_id) async for event_id in _blob_ids(store, run)]
+    for key in (*blobs, keys.live, keys.calls, keys.inbox, keys.sandbox, keys.spec, keys.log, keys.meta):
+        await store.call(lambda key=key: store.client.execute_command("EXPIRE", key, seconds))  # type: ignore[misc]
+
+
+async def _blob_ids(store: Store, run: RunRef) -> AsyncIterator[str]:
+    """The events whose data is kept beside the log."""
+    key, start = run.keys.log, "-"
+    while True:
+        entries = await store.call(
+            lambda start=start: store.client.execute_command("XRANGE", key, start, "+", "COUNT", 500)  # type: ignore[misc]
+        )
+        for _, fields in entries:
+            if fields[b"data"].startswith(b'{"blob":'):
+                yield fields[b"id"].decode()
+        if len(entries) < 500:
+            return
+        start = "(" + entries[-1][0].decode()
 
 
 async def load_spec(store: Store, run: RunRef) -> bytes | None:

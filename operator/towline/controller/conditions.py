@@ -1,0 +1,141 @@
+"""What each condition of a run says: one small function a condition, from what is seen to status, reason and message.
+
+Called by `status.py`. Reasons come out of the closed list in `api/conditions.py`. Pure.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from towline.api.conditions import ConditionType as Type
+from towline.controller.outcome import Outcome
+from towline.controller.plan_sandbox import POLICY_NOT_ENFORCED, wanted_generation
+from towline.controller.seen import Observed, PodSeen
+from towline.naming import sandbox_name
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str = ""
+
+
+def all_of(seen: Observed, ended: Outcome | None) -> dict[Type, Said]:
+    """Every condition, in the order of the documentation."""
+    return {
+        Type.ACCEPTED: accepted(seen),
+        Type.QUEUED: Said("False", "NotQueued"),
+        Type.HARNESS_READY: harness_ready(seen, ended),
+        Type.SANDBOX_READY: sandbox_ready(seen, ended),
+        Type.INPUT_REQUIRED: input_required(seen, ended),
+        Type.SUSPENDED: suspended(seen, ended),
+        Type.SUCCEEDED: succeeded(seen, ended),
+        Type.FINISHED: finished(ended),
+    }
+
+
+def accepted(seen: Observed) -> Said:
+    if seen.accepted:
+        return Said("True", "Accepted")
+    if seen.missing is not None:
+        return Said("False", seen.missing.reason, seen.missing.message)
+    old = seen.run.condition("Accepted")
+    return Said(old["status"], old["reason"], old["message"]) if old else Said("Unknown", "Accepted")
+
+
+def harness_ready(seen: Observed, ended: Outcome | None) -> Said:
+    pod = seen.harness
+    if ended is not None or seen.run.deleting_since is not None or (seen.run.suspend and not _acts(pod)):
+        return Said("False", "Released")
+    if pod is not None and pod.alive and not pod.deleting:
+        if pod.running:
+            return Said("True", "Running")
+        if pod.trouble is not None:
+            return Said("False", pod.trouble.reason, pod.trouble.message)
+        return Said("False", "Starting")
+    if seen.store is None:
+        return Said("False", "StoreUnavailable", "the event store does not answer")
+    if seen.harness_trouble is not None:
+        return Said("False", seen.harness_trouble.reason, seen.harness_trouble.message)
+    if pod is not None and pod.ended is not None:
+        return Said("False", "Restarting", f"the last harness ended with {pod.ended}")
+    if pod is not None or seen.run.pod_uid or seen.run.epoch > 1:
+        return Said("False", "Restarting")
+    return Said("False", "Starting")
+
+
+def sandbox_ready(seen: Observed, ended: Outcome | None) -> Said:
+    if seen.store is None or seen.store.state.absent:
+        old = seen.run.condition("SandboxReady")
+        if ended is None:
+            return Said(old["status"], old["reason"], old["message"]) if old else Said("False", "NotRequested")
+        return Said("False", "Released" if old and old["reason"] != "NotRequested" else "NotRequested")
+    record, wanted = seen.store.sandbox, wanted_generation(seen)
+    if ended is not None:
+        return Said("False", "Released" if record.state != "Absent" else "NotRequested")
+    if wanted is not None:
+        return _starting(seen, sandbox_name(seen.run.uid, wanted))
+    match record.state:
+        case "Ready":
+            return Said("True", "Ready")
+        case "Lost":
+            return Said("False", "Lost", f"{record.reason}: {record.message}")
+        case "Failed" if record.reason == POLICY_NOT_ENFORCED:
+            return Said("False", POLICY_NOT_ENFORCED, record.message)
+        case "Failed":
+            return Said("False", "StartFailed", f"{record.reason}: {record.message}")
+        case "Deleted":
+            return Said("False", "Released")
+    return Said("False", "NotRequested")
+
+
+def _starting(seen: Observed, name: str) -> Said:
+    pod = next((each for each in seen.sandboxes if each.name == name), None)
+    trouble = pod.trouble if pod is not None else seen.sandbox_trouble
+    if trouble is not None:
+        return Said("False", trouble.reason, trouble.message)
+    if not seen.policies_in_force:
+        return Said("False", POLICY_NOT_ENFORCED, "the network policies of the sandbox namespace are being restored")
+    return Said("False", "Starting")
+
+
+def input_required(seen: Observed, ended: Outcome | None) -> Said:
+    if ended is not None:
+        return Said("False", "NotRequired")
+    if seen.store is None:
+        old = seen.run.condition("InputRequired")
+        return Said(old["status"], old["reason"], old["message"]) if old else Said("False", "NotRequired")
+    waits = seen.store.last is not None and seen.store.last.type == "turn.waiting"
+    return Said("True", "PromptAwaited") if waits else Said("False", "NotRequired")
+
+
+def suspended(seen: Observed, ended: Outcome | None) -> Said:
+    if ended is None and seen.run.suspend:
+        return Said("True", "UserRequested")
+    if ended is None and seen.run.condition("Suspended").get("status") == "True" and _to_be_granted(seen):
+        # Until the next epoch is granted: that grant must know that the harness before was put away on purpose.
+        return Said("True", "UserRequested")
+    return Said("False", "NotSuspended")
+
+
+def succeeded(seen: Observed, ended: Outcome | None) -> Said:
+    if ended is not None:
+        return Said("True" if ended.kind == "Succeeded" else "False", ended.reason, ended.message)
+    asked = seen.store is not None and seen.store.state.cancel is not None
+    if seen.run.cancel or seen.run.deleting_since is not None or asked:
+        return Said("Unknown", "Cancelling", seen.run.cancel_reason)
+    return Said("Unknown", "Running")
+
+
+def finished(ended: Outcome | None) -> Said:
+    return Said("True", ended.reason, ended.message) if ended is not None else Said("False", "Running")
+
+
+def _acts(pod: PodSeen | None) -> bool:
+    return pod is not None and pod.alive
+
+
+def _to_be_granted(seen: Observed) -> bool:
+    """The harness of the granted epoch has existed and is no more."""
+    pod = seen.harness
+    return (pod is None and bool(seen.run.pod_uid)) or (pod is not None and not pod.alive)

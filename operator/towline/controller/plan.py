@@ -1,0 +1,308 @@
+"""What the operator does next for a run: a pure function from what it sees to the actions that are due.
+
+Called by `reconcile.py`. Level-triggered: it looks at the run, its pods and its state in the store as they are, never
+at what happened before, so that a missed or doubled notice, and an operator killed between any two actions, change
+nothing.
+"""
+
+from datetime import datetime, timedelta
+
+from towline.controller import plan_sandbox
+from towline.controller.actions import (
+    AddFinalizer,
+    CreateHarness,
+    DeleteRun,
+    ExpireHistory,
+    Finish,
+    Grant,
+    MarkSandboxDeleted,
+    Plan,
+    RaiseEpoch,
+    RequestCancel,
+    Settle,
+    StoreSnapshot,
+)
+from towline.controller.outcome import (
+    ABSENCE_BELIEVED,
+    DEADLINE_EXCEEDED,
+    history_lost,
+    outcome,
+)
+from towline.controller.plan_pods import OVERDUE, delete, overdue
+from towline.controller.pods import moment
+from towline.controller.seen import Ended, Observed, PodSeen
+from towline.naming import DELETE_AFTER_ANNOTATION, FINALIZER, SETTLED_ANNOTATION
+from towline.seal import EXIT_CODE as SEAL_FAILED
+
+CANCEL_GRACE = timedelta(seconds=5)
+"""How long a cancelled harness may take to end by itself, which keeps its log; then its pod is deleted."""
+
+EXIT_GRACE = timedelta(seconds=5)
+"""Likewise for one that has finished the run."""
+
+LET_GO = timedelta(seconds=90)
+"""After this, a pod that even force does not remove holds up no deletion any more; the reaper stays with it."""
+
+STORE_PATIENCE = timedelta(seconds=30)
+"""How long the deletion of a run waits for the store to hear of it."""
+
+RECENT = timedelta(minutes=5)
+"""Losses within this time delay the next harness: 1, 2, 4, 8, 16 s, for the five that the status remembers."""
+
+STORE_AWAY = 12
+STOPPED = 11
+FENCED = 10
+"""Exit codes of the harness that are no crash, docs/harness.md."""
+
+MISSING_RECHECK = timedelta(seconds=30)
+"""What a run waits for is watched, but for Secrets."""
+
+SUSPENDED = "Suspended"
+DELETED = "Deleted"
+
+
+def plan(seen: Observed) -> Plan:
+    """The actions that are due now; none when there is only something to wait for."""
+    made = Plan()
+    run = seen.run
+    if run.deleting_since is not None:
+        _deleting(seen, run.deleting_since, made)
+    elif run.finished or outcome(seen) is not None:
+        _finished(seen, made)
+    elif not seen.stored or seen.facts is None:
+        _not_stored(seen, made)
+    elif (reason := _cancel_reason(seen, made)) is not None:
+        _cancelling(seen, reason, made)
+    elif run.suspend:
+        _suspended(seen, made)
+    else:
+        _running(seen, made)
+    return made
+
+
+# -- the beginning ---------------------------------------------------------------------------------------------------
+
+
+def _not_stored(seen: Observed, made: Plan) -> None:
+    if history_lost(seen):
+        made.later(ABSENCE_BELIEVED - seen.since_absent)
+    elif seen.store is not None and seen.proposal is not None:
+        made.do(StoreSnapshot())
+        if not seen.run.suspend:
+            _start(seen, 1, made)
+    elif seen.missing is not None:
+        made.later(MISSING_RECHECK)
+
+
+def _start(seen: Observed, epoch: int, made: Plan, ended: Ended | None = None, crashed: bool = False) -> None:
+    """A harness under a new epoch: granted in the status, then raised in the store, then a pod."""
+    if FINALIZER not in seen.run.finalizers:
+        made.do(AddFinalizer())
+    lost = None if ended is None or ended.reason == SUSPENDED else ended
+    made.do(Grant(epoch, ended, crashed), RaiseEpoch(epoch, lost), CreateHarness(epoch))
+
+
+# -- the harness -----------------------------------------------------------------------------------------------------
+
+
+def _running(seen: Observed, made: Plan) -> None:
+    _remove_stale(seen, made)
+    run, pod, known = seen.run, seen.harness, _next_epoch(seen) - 1
+    if run.epoch == 0 or known > run.epoch:
+        # The store begins with epoch 1, before any was granted. More than was granted means that the API server's
+        # state was restored from a backup.
+        _start(seen, known if (run.epoch, known) == (0, 1) else known + 1, made)
+    elif pod is None and run.pod_uid:
+        _lost(seen, Ended(reason=DELETED, disruption=True), made)
+    elif pod is None:
+        # Granted, and then we were interrupted or refused. Everything up to the pod may be repeated.
+        if FINALIZER not in run.finalizers:
+            made.do(AddFinalizer())
+        made.do(RaiseEpoch(run.epoch, _recorded_loss(seen)), CreateHarness(run.epoch))
+    elif pod.ended is not None:
+        _lost(seen, pod.ended, made)
+    elif overdue(pod, seen, made):
+        delete(pod, seen, made)
+        _lost(seen, Ended(reason="NodeLost", disruption=True, at=pod.deadline), made)
+    if not any(isinstance(action, Finish) for action in made.actions):
+        plan_sandbox.plan(seen, made)
+
+
+def _lost(seen: Observed, ended: Ended, made: Plan) -> None:
+    run, facts = seen.run, seen.facts
+    assert facts is not None, "the running plan has the facts"
+    crashed = not ended.disruption and ended.exit_code not in (STORE_AWAY, STOPPED, FENCED)
+    if run.condition("Suspended").get("status") == "True":
+        _start(seen, run.epoch + 1, made, Ended(reason=SUSPENDED, at=ended.at))
+    elif ended.exit_code == SEAL_FAILED:
+        _fail(seen, "SealFailed", "the harness could not seal itself, so it did not start; see its log", made)
+    elif crashed and run.crashes >= facts.backoff_limit:
+        message = f"the harness ended {run.crashes + 1} times, the last time with {ended}"
+        _fail(seen, "BackoffLimitExceeded", message, made)
+    elif (wait := _not_before(seen, ended) - seen.now) > timedelta():
+        made.later(wait)
+    else:
+        _start(seen, run.epoch + 1, made, ended, crashed)
+
+
+def _not_before(seen: Observed, ended: Ended) -> datetime:
+    """When the next harness may start: at once after the first loss, later with each other one of the last minutes.
+
+    Of a pod that is gone nobody knows when it ended; then the loss before counts.
+    """
+    ends = [end for each in seen.run.status.get("attempts") or () if (end := moment(each.get("endTime")))]
+    recent = [end for end in ends if seen.now - end < RECENT]
+    if not recent:
+        return seen.now
+    return (ended.at or max(recent)) + timedelta(seconds=2 ** (len(recent) - 1))
+
+
+def _recorded_loss(seen: Observed) -> Ended | None:
+    """What became of the harness before the granted one, for the log: as granted, or as its pod still shows."""
+    before = seen.run.epoch - 1
+    attempts = [each for each in seen.run.status.get("attempts") or () if each["epoch"] == before]
+    if not attempts or attempts[-1].get("reason") == SUSPENDED:
+        return None
+    shown = next((pod.ended for pod in seen.harnesses if pod.number == before and pod.ended), None)
+    return shown or Ended(reason=attempts[-1].get("reason") or DELETED)
+
+
+def _remove_stale(seen: Observed, made: Plan) -> None:
+    """Harnesses of former epochs: they can write nothing any more. The last one is kept, once ended, for its log."""
+    for pod in seen.harnesses:
+        if pod.number < seen.run.epoch and not (pod.ended is not None and pod.number == seen.run.epoch - 1):
+            delete(pod, seen, made)
+
+
+def _fail(seen: Observed, reason: str, message: str, made: Plan) -> None:
+    made.do(Finish(_next_epoch(seen), "Failed", reason, message))
+
+
+def _next_epoch(seen: Observed) -> int:
+    """Above everything that was ever granted or raised."""
+    raised = seen.store.state.epoch if seen.store is not None else 0
+    return max([raised, seen.run.epoch, *(pod.number for pod in seen.harnesses)]) + 1
+
+
+# -- suspending, cancelling ------------------------------------------------------------------------------------------
+
+
+def _suspended(seen: Observed, made: Plan) -> None:
+    for pod in seen.harnesses:
+        if pod.alive or pod.number < seen.run.epoch:
+            delete(pod, seen, made)
+    _release_sandbox(seen, made)
+
+
+def _cancel_reason(seen: Observed, made: Plan) -> str | None:
+    """Why the run is to end, if it is: a person's wish first, then its deadline."""
+    assert seen.store is not None, "asked of a stored run"
+    assert seen.facts is not None, "asked of a stored run"
+    if seen.run.cancel:
+        return seen.store.state.cancel or seen.run.cancel_reason or "Cancelled"
+    if seen.store.state.cancel is not None:
+        return seen.store.state.cancel
+    limit, active = seen.facts.active_deadline_seconds, active_time(seen)
+    if limit is not None and active is not None:
+        if active >= timedelta(seconds=limit):
+            return DEADLINE_EXCEEDED
+        if "pausedSince" not in seen.run.status:
+            made.later(timedelta(seconds=limit) - active)
+    return None
+
+
+def active_time(seen: Observed) -> timedelta | None:
+    """For how long the run has been working, pauses not counted; None before its first harness."""
+    status = seen.run.status
+    start, paused = moment(status.get("startTime")), moment(status.get("pausedSince"))
+    if start is None:
+        return None
+    return (paused or seen.now) - start - timedelta(seconds=int(status.get("pausedSeconds") or 0))
+
+
+def _cancelling(seen: Observed, reason: str, made: Plan) -> None:
+    assert seen.store is not None, "asked of a stored run"
+    if seen.store.state.cancel is None:
+        made.do(RequestCancel(reason))
+    alive = [pod for pod in seen.harnesses if pod.alive]
+    if alive and not all(overdue(pod, seen, made) for pod in alive):
+        if seen.since_cancel < CANCEL_GRACE:
+            made.later(CANCEL_GRACE - seen.since_cancel)
+            return
+        for pod in alive:
+            delete(pod, seen, made)
+    elif reason == DEADLINE_EXCEEDED and not seen.run.cancel:
+        _fail(seen, DEADLINE_EXCEEDED, "the run took longer than its activeDeadlineSeconds", made)
+    else:
+        made.do(Finish(_next_epoch(seen), "Cancelled", reason))
+
+
+# -- the end ---------------------------------------------------------------------------------------------------------
+
+
+def _finished(seen: Observed, made: Plan) -> None:
+    """Pods go, the harness first: nothing must act on a sandbox that is being destroyed."""
+    run, ended = seen.run, outcome(seen)
+    completed = moment(run.status.get("completionTime")) or (ended.at if ended else seen.now)
+    due = None if run.ttl_seconds is None else completed + timedelta(seconds=run.ttl_seconds)
+    if run.finished and due is not None and due <= seen.now:
+        made.do(DeleteRun(due))
+        return
+    for pod in seen.harnesses:
+        stay = seen.finished_pod_retention if pod.ended is not None else EXIT_GRACE
+        if completed + stay > seen.now and not pod.deleting:
+            made.later(completed + stay - seen.now)
+        else:
+            delete(pod, seen, made)
+    _release_sandbox(seen, made)
+    if due is not None:
+        made.later(due - seen.now)
+    # An ended harness pod is inert; the reaper finds it if nobody else does, so it holds up no deletion.
+    acting = [*(pod for pod in seen.harnesses if pod.alive), *seen.sandboxes]
+    if run.finished and not any(_worth_waiting_for(pod, seen, made) for pod in acting):
+        _settle(seen, due, made)
+
+
+def _settle(seen: Observed, due: datetime | None, made: Plan) -> None:
+    run = seen.run
+    wanted = {
+        DELETE_AFTER_ANNOTATION: due.strftime("%Y-%m-%dT%H:%M:%SZ") if due else None,
+        SETTLED_ANNOTATION: str(run.generation),
+    }
+    if FINALIZER in run.finalizers or any(run.annotations.get(name) != value for name, value in wanted.items()):
+        made.do(Settle(wanted))
+
+
+def _deleting(seen: Observed, since: datetime, made: Plan) -> None:
+    """Cancels, then cleans. Waits for the store a while, for stuck pods a while, for nothing for ever."""
+    if FINALIZER not in seen.run.finalizers:
+        return
+    open_log = seen.stored and seen.store is not None and seen.store.state.closed is None
+    if open_log and seen.store is not None and seen.store.state.cancel is None:
+        made.do(RequestCancel(DELETED))
+    for pod in (*seen.harnesses, *seen.sandboxes):
+        delete(pod, seen, made)
+    alive = [pod for pod in seen.harnesses if pod.alive]
+    if open_log and all(overdue(pod, seen, made) for pod in alive):
+        made.do(Finish(_next_epoch(seen), "Cancelled", DELETED))
+    if not any(_worth_waiting_for(pod, seen, made) for pod in (*seen.harnesses, *seen.sandboxes)):
+        if seen.store is not None:
+            made.do(ExpireHistory(), Settle())
+        elif seen.now >= since + STORE_PATIENCE:
+            made.do(Settle())
+        else:
+            made.later(since + STORE_PATIENCE - seen.now)
+
+
+def _worth_waiting_for(pod: PodSeen, seen: Observed, made: Plan) -> bool:
+    if pod.deadline is None:
+        return True
+    made.later(pod.deadline + OVERDUE + LET_GO - seen.now)
+    return seen.now < pod.deadline + OVERDUE + LET_GO
+
+
+def _release_sandbox(seen: Observed, made: Plan) -> None:
+    for pod in seen.sandboxes:
+        delete(pod, seen, made)
+    if seen.stored and seen.store is not None and seen.store.sandbox.state == "Ready":
+        made.do(MarkSandboxDeleted(seen.store.sandbox.name))

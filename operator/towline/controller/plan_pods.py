@@ -1,0 +1,27 @@
+"""How pods are taken away: with grace first, by force when a node is dead. Used by `plan.py` and `plan_sandbox.py`."""
+
+from datetime import timedelta
+
+from towline.controller.actions import DeletePod, Plan
+from towline.controller.seen import Observed, PodSeen
+
+OVERDUE = timedelta(seconds=30)
+"""A pod that should have been gone this long ago is on a dead node: it is fenced already, and now forced out."""
+
+
+def delete(pod: PodSeen, seen: Observed, made: Plan) -> None:
+    """With the grace that its manifest gives; by force, once, when it should have been gone for long."""
+    if pod.deadline is None:
+        made.do(DeletePod(pod.name, pod.uid, pod.harness))
+    elif not pod.forced and overdue(pod, seen, made):
+        made.do(DeletePod(pod.name, pod.uid, pod.harness, grace_seconds=0))
+
+
+def overdue(pod: PodSeen, seen: Observed, made: Plan) -> bool:
+    """Whether it counts as gone although it is not; if it may come to that, the plan looks again then."""
+    if pod.deadline is None:
+        return False
+    if seen.now >= pod.deadline + OVERDUE:
+        return True
+    made.later(pod.deadline + OVERDUE - seen.now)
+    return False

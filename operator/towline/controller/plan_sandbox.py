@@ -1,0 +1,116 @@
+"""The sandbox's part of the plan: make the one that is wanted, tell the gateway what became of it, remove the others.
+
+Called by `plan.py` while a run is running. The record in the store says what the gateway was told, the pods what is
+so; a record's name is never used for a second sandbox.
+"""
+
+from datetime import datetime, timedelta
+
+from towline.controller.actions import CreateSandbox, MarkSandboxLost, MarkSandboxReady, Plan
+from towline.controller.plan_pods import delete
+from towline.controller.pods import moment
+from towline.controller.seen import REFUSALS, Ended, Observed, PodSeen, Trouble
+from towline.naming import sandbox_name
+
+TOOL_PORT = 8080
+POLICY_NOT_ENFORCED = "PolicyNotEnforced"
+NOT_ENFORCED_EXIT = 78
+"""Exit code of a tool server that found a forbidden destination open."""
+
+
+def plan(seen: Observed, made: Plan) -> None:
+    """Adds what is due. Nothing of it waits for the harness: the two only meet in the gateway."""
+    wanted = wanted_generation(seen)
+    assert seen.store is not None, "asked of a stored run"
+    record = seen.store.sandbox
+    keep = ""
+    if wanted is not None:
+        keep = _bring_up(seen, wanted, made)
+    elif record.state == "Ready":
+        keep = _watch_over(seen, record.name, made)
+    for pod in seen.sandboxes:
+        if pod.name != keep:
+            delete(pod, seen, made)
+
+
+def wanted_generation(seen: Observed) -> int | None:
+    """Which sandbox is to be made or is being made; None when none is."""
+    if seen.store is None or seen.facts is None:
+        return None
+    record = seen.store.sandbox
+    wanted = seen.store.state.want == "sandbox" or (seen.facts.eager and record.state == "Absent")
+    return max(record.generation, 1) if wanted else None
+
+
+def requested_at(seen: Observed, name: str) -> datetime:
+    """When the operator first saw that it was wanted."""
+    told = seen.run.status.get("sandbox") or {}
+    return (moment(told.get("requestedAt")) if told.get("name") == name else None) or seen.now
+
+
+def _bring_up(seen: Observed, generation: int, made: Plan) -> str:
+    """The name of the pod to keep, or of none when it failed."""
+    assert seen.facts is not None, "only wanted with the facts"
+    name = sandbox_name(seen.run.uid, generation)
+    pod = _named(seen, name)
+    since = requested_at(seen, name)
+    if pod is not None and pod.ended is not None:
+        made.do(_failed(name, pod.ended))
+        return ""
+    if pod is not None and pod.running and pod.ip and not pod.deleting:
+        waited = round((seen.now - since) / timedelta(milliseconds=1))
+        made.do(MarkSandboxReady(name, generation, f"http://{_host(pod.ip)}:{TOOL_PORT}", max(waited, 0)))
+        return name
+    deadline = since + timedelta(seconds=seen.facts.start_timeout_seconds)
+    if seen.now >= deadline:
+        trouble = pod.trouble if pod is not None else _refused_before(seen)
+        reason = trouble.reason if trouble else "StartTimeout"
+        limit = f"not started within {seen.facts.start_timeout_seconds} s"
+        made.do(MarkSandboxLost(name, "Failed", reason, f"{limit}: {trouble.message}" if trouble else limit))
+        return ""
+    made.later(deadline - seen.now)
+    if pod is None and seen.policies_in_force:
+        made.do(CreateSandbox(generation))
+    return name
+
+
+def _watch_over(seen: Observed, name: str, made: Plan) -> str:
+    """A sandbox that is in use: keep it, or tell of its loss. One that is being deleted takes no new call."""
+    pod = _named(seen, name)
+    if pod is None:
+        made.do(MarkSandboxLost(name, "Lost", "Deleted", "the pod is gone"))
+    elif pod.ended is not None:
+        state, reason = ("Failed", POLICY_NOT_ENFORCED) if _open(pod.ended) else ("Lost", pod.ended.reason)
+        made.do(MarkSandboxLost(name, state, reason, _message(pod.ended)))
+    elif pod.deleting:
+        made.do(MarkSandboxLost(name, "Lost", "Deleted", "the pod is being deleted"))
+    else:
+        return name
+    return ""
+
+
+def _failed(name: str, ended: Ended) -> MarkSandboxLost:
+    reason = POLICY_NOT_ENFORCED if _open(ended) else ended.reason
+    return MarkSandboxLost(name, "Failed", reason, _message(ended))
+
+
+def _open(ended: Ended) -> bool:
+    return ended.exit_code == NOT_ENFORCED_EXIT
+
+
+def _message(ended: Ended) -> str:
+    return f"{ended}: {ended.message}" if ended.message else str(ended)
+
+
+def _refused_before(seen: Observed) -> Trouble | None:
+    """Why the pod could not be made so far, as the condition has it."""
+    told = seen.run.condition("SandboxReady")
+    return Trouble(told["reason"], told["message"]) if told and told["reason"] in REFUSALS else None
+
+
+def _named(seen: Observed, name: str) -> PodSeen | None:
+    return next((pod for pod in seen.sandboxes if pod.name == name), None)
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,101 @@
+"""One run, brought one step further: look, decide, act, tell. Called by `workers.py` for any key, at any time.
+
+look (cache) → plan → if something is to be done: look (live) → plan → carry out → one status, if it differs
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from towline.controller.actions import HARMLESS
+from towline.controller.cache import Cache
+from towline.controller.carry_out import Gone, Hands, wrote_to_store
+from towline.controller.observe import Observer
+from towline.controller.plan import plan
+from towline.controller.run_objects import Key
+from towline.controller.seen import Observed, RunSeen
+from towline.controller.status import COUNTERS_EVERY, due, status_of
+from towline.errors import StoreUnavailable
+from towline.kube.errors import Conflict
+
+Tell = Callable[[RunSeen, Mapping[str, Any]], None]
+"""Called when the status has changed, with the run as it is now and its former status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """When to look again if nothing is heard, None for never; and whether something is to be tried again meanwhile."""
+
+    again: timedelta | None = None
+    retry: bool = False
+
+
+@dataclass(kw_only=True)
+class Reconciler:
+    observer: Observer
+    hands: Hands
+    cache: Cache
+    tell: Tell
+    monotonic: Callable[[], float] = time.monotonic
+    _written: dict[str, float] = field(default_factory=dict)
+    """UID → when its status was written last; only spaces the writing of counters."""
+
+    async def reconcile(self, key: Key) -> Looked:
+        """Raises errors of our family when it could not be finished: come back later."""
+        seen = await self.observer.look(key)
+        if seen is None:
+            return Looked()
+        made = plan(seen)
+        if not seen.live and any(not isinstance(action, HARMLESS) for action in made.actions):
+            seen = await self.observer.look(key, live=True)
+            if seen is None:
+                return Looked()
+            made = plan(seen)
+        before = seen.run.status
+        done = await self.hands.carry_out(made.actions, seen)
+        seen, fault = done.seen, done.fault
+        if isinstance(fault, StoreUnavailable):
+            seen = replace(seen, store=None)
+        elif wrote_to_store(made.actions):
+            seen = await self.observer.reread(seen)
+        if isinstance(fault, Conflict | Gone):
+            raise fault  # what we saw is no longer so: its status would be wrong, too
+        seen, postponed = await self._write(seen)
+        if seen.run.status != before:
+            self.tell(seen.run, before)
+        if fault is not None and not isinstance(fault, StoreUnavailable):
+            raise fault
+        return self._next(key, seen, postponed)
+
+    async def _write(self, seen: Observed) -> tuple[Observed, timedelta | None]:
+        """The status, if it is due; else when it will be."""
+        uid, old, new = seen.run.uid, seen.run.status, status_of(seen)
+        if old == new or (seen.run.deleting_since is not None and not seen.run.finalizers):
+            return seen, None
+        written = self._written.get(uid)
+        since = timedelta.max if written is None else timedelta(seconds=self.monotonic() - written)
+        if not due(old, new, since):
+            return seen, COUNTERS_EVERY - since
+        seen = await self.hands.write_status(seen, new)
+        self._written[uid] = self.monotonic()
+        return seen, None
+
+    def _next(self, key: Key, seen: Observed, postponed: timedelta | None) -> Looked:
+        after = plan(seen)
+        refused = seen.harness_trouble is not None or seen.sandbox_trouble is not None
+        retry = refused or seen.store is None
+        if after.actions and not retry:
+            return Looked(timedelta())
+        done = seen.run.finished and not seen.harnesses and not seen.sandboxes
+        if done or (seen.run.deleting_since is not None and not seen.run.finalizers):
+            self._forget(key, seen.run)
+        waits = [each for each in (after.look_again, postponed) if each is not None]
+        return Looked(min(waits, default=None), retry)
+
+    def _forget(self, key: Key, run: RunSeen) -> None:
+        """Done with it; a time to live is kept by the sweep."""
+        self.cache.drop_run(key)
+        self.observer.forget(run.uid)
+        self._written.pop(run.uid, None)

@@ -1,0 +1,102 @@
+"""What a run refers to, looked up in the cluster: template, provider, class and Secret, to the snapshot or a reason.
+
+Called by `observe.py` until a run is accepted. Every lookup is live: the answer "there is none" is shown to a person.
+"""
+
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from towline.api import resolve
+from towline.api.agentrun import AgentRun
+from towline.api.agenttemplate import AgentTemplate
+from towline.api.common import Part, SecretRef
+from towline.api.modelprovider import ModelProvider
+from towline.api.sandboxclass import SandboxClass
+from towline.api.snapshot import Snapshot
+from towline.controller.ports import Namespaces
+from towline.controller.seen import Trouble
+from towline.errors import Invalid
+from towline.kube.client import Kube, Object
+from towline.kube.errors import Refused
+from towline.kube.kinds import AGENT_TEMPLATE, MODEL_PROVIDER, SANDBOX_CLASS, SECRET
+
+M = TypeVar("M", bound=Part)
+
+
+class Missing(Exception):
+    """Something is not there, or does not fit. Carries what the condition says; never leaves this module's callers."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.trouble = Trouble(reason, message)
+        super().__init__(message)
+
+
+async def snapshot_of(kube: Kube, namespaces: Namespaces, run: Object) -> Snapshot:
+    """The snapshot of a run as it would be stored now. Raises Missing."""
+    metadata = run["metadata"]
+    asked = _read(AgentRun, {key: value for key, value in run.items() if key != "status"}, "AgentRun")
+    template = await _template(kube, namespaces, asked.spec.template_ref.name, metadata["namespace"])
+    provider = await _provider(kube, template.spec.model.provider)
+    class_name = asked.spec.sandbox.class_name or template.spec.sandbox_class_name
+    sandbox_class = await _sandbox_class(kube, class_name)
+    allowed = provider.spec.allowed_namespaces
+    if allowed is not None and metadata["namespace"] not in allowed:
+        raise Missing("NotAllowed", f'ModelProvider "{provider.metadata.name}" is not for {metadata["namespace"]}')
+    await _check_secret(kube, namespaces, provider.spec.secret_ref)
+    try:
+        return resolve.resolve(
+            asked,
+            template=template,
+            provider=provider,
+            sandbox_class=sandbox_class,
+            uid=metadata["uid"],
+            namespace=metadata["namespace"],
+        )
+    except Invalid as fault:
+        raise Missing("InvalidSpec", str(fault)) from fault
+
+
+async def secret_of(kube: Kube, provider: str) -> SecretRef | None:
+    """Where the API key of a run's provider is; None where it needs none. Raises Missing."""
+    return (await _provider(kube, provider)).spec.secret_ref
+
+
+async def _template(kube: Kube, namespaces: Namespaces, name: str, namespace: str) -> AgentTemplate:
+    for place in dict.fromkeys((namespace, namespaces.system)):
+        if (found := await kube.get(AGENT_TEMPLATE, place, name)) is not None:
+            return _read(AgentTemplate, found, f"AgentTemplate {place}/{name}")
+    where = f"{namespace} nor {namespaces.system}"
+    raise Missing("TemplateNotFound", f'AgentTemplate "{name}" exists neither in {where}')
+
+
+async def _provider(kube: Kube, name: str) -> ModelProvider:
+    if (found := await kube.get(MODEL_PROVIDER, None, name)) is None:
+        raise Missing("ProviderNotFound", f'ModelProvider "{name}" does not exist')
+    return _read(ModelProvider, found, f"ModelProvider {name}")
+
+
+async def _sandbox_class(kube: Kube, name: str) -> SandboxClass:
+    if (found := await kube.get(SANDBOX_CLASS, None, name)) is None:
+        raise Missing("SandboxClassNotFound", f'SandboxClass "{name}" does not exist')
+    return _read(SandboxClass, found, f"SandboxClass {name}")
+
+
+async def _check_secret(kube: Kube, namespaces: Namespaces, reference: SecretRef | None) -> None:
+    """Only whether it is there: of a Secret we ask for no more than the metadata."""
+    if reference is None:
+        return
+    try:
+        found = await kube.get(SECRET, namespaces.harness, reference.name, metadata_only=True)
+    except Refused:
+        return  # an installation may withhold even this; then the pod's events tell
+    if found is None:
+        raise Missing("SecretNotFound", f'Secret "{reference.name}" does not exist in {namespaces.harness}')
+
+
+def _read(model: type[M], obj: dict[str, Any], what: str) -> M:
+    try:
+        return model.from_wire(obj)
+    except ValidationError as fault:
+        told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in fault.errors())
+        raise Missing("InvalidSpec", f"{what}: {told}") from fault

@@ -1,0 +1,191 @@
+"""What the operator sees of one run at one moment: plain values, from which everything else is computed.
+
+Filled by `observe.py`, read by `plan.py` and `status.py`. Nothing here is remembered from one look to the next.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from towline.api.snapshot import Snapshot
+from towline.events.event import RunRef
+from towline.events.glance import Glance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSeen:
+    """The AgentRun itself. `status` is as it was last written, in wire form."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    generation: int
+    deleting_since: datetime | None = None
+    finalizers: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    suspend: bool = False
+    cancel: bool = False
+    cancel_reason: str = ""
+    ttl_seconds: int | None = None
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ref(self) -> RunRef:
+        return RunRef(self.namespace, self.uid, self.name)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that was granted last; 0 before the first."""
+        return int(self.status.get("epoch") or 0)
+
+    @property
+    def pod_uid(self) -> str:
+        """UID of the harness pod of that epoch, once it was seen to exist."""
+        return str(self.status.get("harness", {}).get("podUID") or "")
+
+    @property
+    def crashes(self) -> int:
+        return int(self.status.get("attempt") or 0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the status has the outcome, which nothing changes any more."""
+        return any(each["type"] == "Finished" and each["status"] == "True" for each in self.conditions)
+
+    @property
+    def conditions(self) -> tuple[Mapping[str, Any], ...]:
+        return tuple(self.status.get("conditions") or ())
+
+    def condition(self, kind: str) -> Mapping[str, Any]:
+        """One condition as it was last written; empty when it never was."""
+        return next((each for each in self.conditions if each["type"] == kind), {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a pod ended. `reason` is one word (Completed, Error, OOMKilled, Evicted, Deleted, …)."""
+
+    reason: str
+    message: str = ""
+    exit_code: int | None = None
+    at: datetime | None = None
+    disruption: bool = False
+    """Ended from outside (eviction, drain, deletion), through no fault of the program."""
+
+    @property
+    def signal(self) -> int | None:
+        """A shell's convention, which container runtimes follow: 128 and the signal."""
+        return self.exit_code - 128 if self.exit_code is not None and 128 < self.exit_code < 160 else None
+
+    def __str__(self) -> str:
+        code = "" if self.exit_code is None else f", exit code {self.exit_code}"
+        return f"{self.reason}{code}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why something does not come about, as a condition's reason and message."""
+
+    reason: str
+    message: str = ""
+
+
+REFUSALS = ("QuotaExceeded", "PodRefused", "NameTaken")
+"""Reasons of a trouble that comes from the API server, when there is no pod to show it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSeen:
+    """A pod of ours: a harness by its epoch, a sandbox by its generation."""
+
+    name: str
+    uid: str
+    run_uid: str
+    harness: bool
+    number: int
+    version: int = 0
+    """Its resourceVersion."""
+    ip: str = ""
+    running: bool = False
+    """Its deciding container runs."""
+    started: datetime | None = None
+    deadline: datetime | None = None
+    """Being deleted, and to be gone by then."""
+    forced: bool = False
+    """Deleted without grace: only somebody's finalizer still holds it."""
+    ended: Ended | None = None
+    trouble: Trouble | None = None
+    """Why it does not start."""
+
+    @property
+    def deleting(self) -> bool:
+        return self.deadline is not None
+
+    @property
+    def alive(self) -> bool:
+        """May still act."""
+        return self.ended is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What of the snapshot bears on decisions; immutable, as the snapshot is."""
+
+    digest: str
+    backoff_limit: int
+    active_deadline_seconds: int | None
+    start_timeout_seconds: int
+    eager: bool
+    sandbox_provider: str
+    has_price: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """One look at everything that belongs to a run."""
+
+    run: RunSeen
+    now: datetime
+    live: bool = False
+    """From the API server as it is now, not from the cache."""
+    store: Glance | None
+    """None: the event store does not answer."""
+    harnesses: tuple[PodSeen, ...] = ()
+    sandboxes: tuple[PodSeen, ...] = ()
+    facts: Facts | None = None
+    """Of the stored snapshot; None when there is none, or it cannot be read now."""
+    proposal: Snapshot | None = None
+    """What would be stored: every reference was found. Only looked for before there is a snapshot."""
+    missing: Trouble | None = None
+    """Why there is no proposal."""
+    policies_in_force: bool = True
+    """The sandbox namespace has its network policies."""
+    harness_trouble: Trouble | None = None
+    """Why no harness pod could be made, on this look."""
+    sandbox_trouble: Trouble | None = None
+    """Why no sandbox pod could be made, on this look."""
+    since_cancel: timedelta = timedelta()
+    """For how long this operator has seen the run being cancelled. Starts anew with the operator, so it only delays."""
+    since_absent: timedelta = timedelta()
+    """Likewise for a history that the store ought to have and has not."""
+    finished_pod_retention: timedelta = timedelta()
+    """How long an ended harness pod is kept after the end of its run, for its log."""
+
+    @property
+    def accepted(self) -> bool:
+        return self.facts is not None or self.proposal is not None or "resolved" in self.run.status
+
+    @property
+    def harness(self) -> PodSeen | None:
+        """The pod of the granted epoch."""
+        return next((pod for pod in self.harnesses if pod.number == self.run.epoch), None)
+
+    @property
+    def stored(self) -> bool:
+        """The store answers and knows the run."""
+        return self.store is not None and not self.store.state.absent
+
+
+OutcomeKind = Literal["Succeeded", "Failed", "Cancelled"]

@@ -1,0 +1,72 @@
+"""Everything an operator needs of a run, in one round trip: its state, its sandbox, its last event.
+
+Called by the controller on each look at a run, and by its sweep for many runs at once. The log is not folded: what is
+summed up stands in `meta`, and the last event of a closed log is its terminal event.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from towline.errors import Gap
+from towline.events.event import Event, RunRef
+from towline.events.log import META_FIELDS, RunState, event_of, resolve, state_of
+from towline.events.sandbox import RECORD_FIELDS, SandboxRecord, record_of
+from towline.events.store import Store
+
+_PIPELINE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """One look. `last` is None only for a run without any event."""
+
+    state: RunState
+    sandbox: SandboxRecord
+    last: Event | None
+    spec: bytes | None = None
+    """The snapshot, only when it was asked for."""
+
+    @property
+    def terminal(self) -> Event | None:
+        """The event that closed the log."""
+        return self.last if self.state.closed is not None else None
+
+
+async def glance(store: Store, run: RunRef, *, with_spec: bool = False) -> Glance:
+    """Raises StoreUnavailable."""
+    keys = run.keys
+
+    async def read() -> list[Any]:
+        pipeline = store.client.pipeline(transaction=False)
+        pipeline.execute_command("HMGET", keys.meta, *META_FIELDS)
+        pipeline.execute_command("HMGET", keys.sandbox, *RECORD_FIELDS)
+        pipeline.execute_command("XREVRANGE", keys.log, "+", "-", "COUNT", 1)
+        if with_spec:
+            pipeline.execute_command("GET", keys.spec)
+        return list(await pipeline.execute())
+
+    meta, sandbox, entries, *spec = await store.call(read)
+    state = state_of(meta)
+    last = event_of(run, int(entries[0][0][:-2]), entries[0][1]) if entries else None
+    if last is not None and state.closed is not None:
+        try:
+            last = await resolve(store, last)
+        except Gap:
+            last = replace(last, data=b"{}")  # the outcome stands in the type; its details are gone
+    return Glance(state, record_of(sandbox), last, spec[0] if spec else None)
+
+
+async def states(store: Store, runs: Sequence[RunRef]) -> list[RunState]:
+    """The states of many runs, in their order, by one pipeline a few hundred."""
+    found: list[RunState] = []
+    for start in range(0, len(runs), _PIPELINE):
+        found += await store.call(lambda some=runs[start : start + _PIPELINE]: _states(store, some))  # type: ignore[misc]
+    return found
+
+
+async def _states(store: Store, runs: Sequence[RunRef]) -> list[RunState]:
+    pipeline = store.client.pipeline(transaction=False)
+    for run in runs:
+        pipeline.execute_command("HMGET", run.keys.meta, *META_FIELDS)
+    return [state_of(values) for values in await pipeline.execute()]

@@ -1,0 +1,50 @@
+"""Credentials: the pod's own service account, or a kubeconfig where there is none.
+
+Called by the mains and by the Kopf login handler, so that both clients speak with the same identity. Tokens that
+rotate are read again by the client library, each minute.
+"""
+
+from pathlib import Path
+
+from kubernetes.aio import config as loaders
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration as Configuration
+from kubernetes.aio.config.config_exception import ConfigException
+
+from towline.errors import Invalid
+
+CONNECTIONS = 10
+"""To the API server, for everything but watches: a burst waits here instead of loading the server."""
+
+
+async def configuration(kubeconfig: Path | None, context: str | None = None) -> Configuration:
+    """From `kubeconfig` if given, else from the pod's service account. Raises Invalid when there is neither.
+
+    `context` is one of the kubeconfig's; None for its current one.
+    """
+    found = Configuration()
+    try:
+        if kubeconfig is not None:
+            await loaders.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=str(kubeconfig), context=context, client_configuration=found, persist_config=False
+            )
+        else:
+            loaders.load_incluster_config(client_configuration=found)  # type: ignore[no-untyped-call]
+    except ConfigException as fault:
+        where = f"kubeconfig {kubeconfig}" if kubeconfig else "service account of this pod"
+        raise Invalid(f"{where}: {fault}") from fault
+    found.connection_pool_maxsize = CONNECTIONS
+    found.retries = None
+    return found
+
+
+def namespace(kubeconfig: Path, context: str | None = None) -> str:
+    """The one that a context of a kubeconfig is for."""
+    contexts, current = loaders.list_kube_config_contexts(str(kubeconfig))  # type: ignore[no-untyped-call]
+    chosen = next((each for each in contexts if each["name"] == context), current)
+    return str((chosen.get("context") or {}).get("namespace") or "default")
+
+
+def client(credentials: Configuration) -> ApiClient:
+    """A client with these credentials; no request yet."""
+    return ApiClient(credentials)

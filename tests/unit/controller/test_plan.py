@@ -1,0 +1,503 @@
+"""The operator's decisions, by value: what is seen, and what is due."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.unit.controller.world import FACTS, NOW, UID, World
+from towline.controller import plan as planning
+from towline.controller.actions import (
+    Action,
+    AddFinalizer,
+    CreateHarness,
+    CreateSandbox,
+    DeletePod,
+    DeleteRun,
+    ExpireHistory,
+    Finish,
+    Grant,
+    MarkSandboxDeleted,
+    MarkSandboxLost,
+    MarkSandboxReady,
+    RaiseEpoch,
+    RequestCancel,
+    Settle,
+    StoreSnapshot,
+)
+from towline.controller.plan import plan
+from towline.controller.plan_pods import OVERDUE
+from towline.controller.seen import Ended, Trouble
+from towline.naming import FINALIZER, harness_pod_name, sandbox_name
+
+POD, NEXT = harness_pod_name(UID, 1), harness_pod_name(UID, 2)
+FIRST, SECOND = sandbox_name(UID, 1), sandbox_name(UID, 2)
+
+
+def working() -> World:
+    """A run whose first harness runs; nothing is due."""
+    world = World()
+    world.settle()
+    world.starts(POD)
+    world.settle()
+    return world
+
+
+def with_sandbox() -> World:
+    """…and whose first sandbox is ready."""
+    world = working()
+    world.wants()
+    world.settle()
+    world.starts(FIRST)
+    world.settle()
+    return world
+
+
+def actions(world: World) -> list[Action]:
+    return world.plan().actions
+
+
+def kinds(world: World) -> list[type[Action]]:
+    return [type(action) for action in actions(world)]
+
+
+def test_a_new_run_is_stored_granted_fenced_and_started_in_this_order() -> None:
+    assert actions(World()) == [
+        *(StoreSnapshot(), AddFinalizer(), Grant(1), RaiseEpoch(1), CreateHarness(1)),
+    ]
+
+
+def test_a_run_that_works_is_left_alone() -> None:
+    assert actions(working()) == []
+
+
+def test_a_run_that_begins_suspended_is_accepted_and_no_more() -> None:
+    world = World()
+    world.set(suspend=True)
+
+    assert actions(world) == [StoreSnapshot()]
+
+
+@pytest.mark.parametrize("reason", ["TemplateNotFound", "SecretNotFound"])
+def test_what_is_missing_is_waited_for(reason: str) -> None:
+    world = World(missing=Trouble(reason))
+
+    made = world.plan()
+
+    assert (made.actions, made.look_again) == ([], planning.MISSING_RECHECK)
+
+
+def test_without_the_store_nothing_begins() -> None:
+    assert actions(World(store_away=True)) == []
+
+
+def test_an_epoch_that_was_granted_without_a_pod_is_used_and_not_granted_again() -> None:
+    world = World()
+    world.reconcile(dies_before=3)
+
+    assert actions(world) == [RaiseEpoch(1), CreateHarness(1)]
+
+
+def test_the_pod_of_the_granted_epoch_that_is_gone_is_lost_if_it_ever_was() -> None:
+    world = working()
+    world.vanishes(POD)
+    gone = Ended(reason="Deleted", disruption=True)
+
+    assert actions(world) == [Grant(2, gone), RaiseEpoch(2, gone), CreateHarness(2)]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "disruption", "crashed"),
+    [
+        (1, "Error", False, True),
+        (137, "OOMKilled", False, True),
+        (0, "Completed", False, True),
+        (10, "Error", False, False),
+        (11, "Error", False, False),
+        (12, "Error", False, False),
+        (137, "Evicted", True, False),
+    ],
+)
+def test_only_a_fault_of_the_harness_counts(code: int, reason: str, disruption: bool, crashed: bool) -> None:
+    world = working()
+    world.ends(POD, code, reason, disruption)
+
+    granted = actions(world)[0]
+
+    assert isinstance(granted, Grant)
+    assert (granted.epoch, granted.crashed) == (2, crashed)
+
+
+def test_crashes_beyond_the_limit_end_the_run() -> None:
+    world = working()
+    for epoch in (1, 2, 3):
+        name = harness_pod_name(UID, epoch)
+        world.starts(name)
+        world.settle()
+        world.ends(name)
+        world.passes(40)
+        if epoch < 3:
+            world.settle()
+
+    (finish,) = actions(world)
+
+    assert isinstance(finish, Finish)
+    assert (finish.epoch, finish.kind, finish.reason) == (4, "Failed", "BackoffLimitExceeded")
+
+
+def test_disruptions_alone_never_end_the_run() -> None:
+    world = replace(working(), facts=replace(FACTS, backoff_limit=0))
+    for epoch in range(1, 12):
+        name = harness_pod_name(UID, epoch)
+        world.starts(name)
+        world.settle()
+        world.ends(name, 137, "Evicted", True)
+        world.passes(60)
+        world.settle()
+
+    assert world.run.epoch == 12
+    assert not world.run.finished
+
+
+def test_the_second_loss_within_minutes_delays_the_next_harness() -> None:
+    world = working()
+    world.ends(POD)
+    world.settle()
+    world.starts(NEXT)
+    world.settle()
+    world.ends(NEXT)
+
+    made = world.plan()
+
+    assert (made.actions, made.look_again) == ([], timedelta(seconds=1))
+
+
+def test_a_seal_that_failed_is_not_tried_again() -> None:
+    world = working()
+    world.ends(POD, 13)
+
+    (finish,) = actions(world)
+
+    assert isinstance(finish, Finish)
+    assert finish.reason == "SealFailed"
+
+
+def test_a_pod_that_is_being_deleted_is_waited_for_and_then_given_up() -> None:
+    world = working()
+    world.pods[POD] = replace(world.pods[POD], deadline=NOW)
+    assert actions(world) == []
+
+    world.now += OVERDUE
+
+    assert actions(world)[0] == DeletePod(POD, world.pods[POD].uid, harness=True, grace_seconds=0)
+    assert kinds(world)[1:] == [Grant, RaiseEpoch, CreateHarness]
+
+
+def test_a_harness_of_a_former_epoch_is_removed_unless_it_is_the_last_and_has_ended() -> None:
+    world = working()
+    world.ends(POD)
+    world.settle()
+    assert POD in world.pods, "its log may be wanted"
+    world.pods[POD] = replace(world.pods[POD], ended=None)
+
+    assert actions(world) == [DeletePod(POD, world.pods[POD].uid, harness=True)]
+
+
+def test_a_status_older_than_the_store_is_overtaken_and_not_repeated() -> None:
+    """An etcd that was restored from a backup has forgotten epochs."""
+    world = working()
+    world.state = replace(world.state, epoch=7)
+
+    assert actions(world)[0] == Grant(8)
+
+
+# -- ends ------------------------------------------------------------------------------------------------------------
+
+
+def test_cancel_is_asked_for_then_waited_for_then_enforced_then_recorded() -> None:
+    world = working()
+    world.set(cancel=True, cancel_reason="enough")
+    assert actions(world) == [RequestCancel("enough")]
+    world.reconcile()
+    made = world.plan()
+    assert (made.actions, made.look_again) == ([], planning.CANCEL_GRACE)
+
+    world.passes(5)
+    assert actions(world) == [DeletePod(POD, world.pods[POD].uid, harness=True)]
+    world.reconcile()
+    world.passes(11)
+
+    assert actions(world) == [Finish(2, "Cancelled", "enough")]
+
+
+def test_a_cancelled_harness_that_ends_is_recorded_at_once() -> None:
+    world = working()
+    world.set(cancel=True)
+    world.reconcile()
+    world.ends(POD, 11)
+
+    assert actions(world) == [Finish(2, "Cancelled", "Cancelled")]
+
+
+def test_a_deadline_is_a_cancel_that_fails() -> None:
+    world = working()
+    world.facts = replace(FACTS, active_deadline_seconds=60)
+    assert world.plan().look_again == timedelta(seconds=60)
+
+    world.passes(60)
+    assert actions(world) == [RequestCancel("DeadlineExceeded")]
+    world.reconcile()
+    world.ends(POD, 11)
+
+    (finish,) = actions(world)
+    assert isinstance(finish, Finish)
+    assert (finish.kind, finish.reason) == ("Failed", "DeadlineExceeded")
+
+
+def test_a_pause_does_not_count_towards_the_deadline() -> None:
+    world = working()
+    world.facts = replace(FACTS, active_deadline_seconds=60)
+    world.passes(30)
+    world.set(suspend=True)
+    world.settle()
+    world.passes(1000)
+    world.settle()
+    world.set(suspend=False)
+    world.settle()
+
+    world.passes(29)
+    assert not any(isinstance(action, RequestCancel) for action in actions(world))
+    world.passes(1)
+    assert RequestCancel("DeadlineExceeded") in actions(world)
+
+
+def test_an_outcome_beats_every_wish() -> None:
+    world = working()
+    world.completes()
+    world.set(cancel=True, suspend=True)
+
+    world.settle()
+
+    assert world.run.status["phase"] == "Succeeded"
+
+
+def test_the_pods_of_a_finished_run_go_and_then_the_finalizer() -> None:
+    world = with_sandbox()
+    world.completes()
+    assert actions(world) == [
+        DeletePod(FIRST, world.pods[FIRST].uid, harness=False),
+        MarkSandboxDeleted(FIRST),
+    ], "the harness may end by itself"
+    world.reconcile()
+    world.ends(POD, 0, "Completed")
+    world.passes(11)
+
+    assert actions(world) == [DeletePod(POD, world.pods[POD].uid, harness=True), Settle(_settled(world))]
+
+
+def _settled(world: World, due: str | None = None) -> dict[str, str | None]:
+    return {"towline.dev/delete-after": due, "towline.dev/settled-generation": str(world.run.generation)}
+
+
+def test_a_kept_pod_holds_up_neither_the_finalizer_nor_itself() -> None:
+    world = working()
+    world.retention = timedelta(minutes=5)
+    world.completes()
+    world.ends(POD, 0, "Completed")
+    world.settle()
+    assert FINALIZER not in world.run.finalizers
+    assert world.plan().look_again == timedelta(minutes=5)
+
+    world.passes(300)
+
+    assert actions(world) == [DeletePod(POD, world.pods[POD].uid, harness=True)]
+
+
+def test_a_time_to_live_is_noted_and_kept() -> None:
+    world = working()
+    world.set(ttl_seconds=60)
+    world.completes()
+    world.ends(POD, 0)
+    world.settle()
+    assert world.run.annotations["towline.dev/delete-after"] == "2026-11-29T12:01:00Z"
+
+    world.passes(60)
+
+    assert actions(world) == [DeleteRun(NOW + timedelta(seconds=60))]
+
+
+def test_a_finished_run_whose_time_to_live_changed_is_settled_anew() -> None:
+    world = working()
+    world.completes()
+    world.ends(POD, 0)
+    world.settle()
+
+    world.set(ttl_seconds=3600)
+
+    assert actions(world) == [Settle(_settled(world, "2026-11-29T13:00:00Z"))]
+
+
+# -- deletion --------------------------------------------------------------------------------------------------------
+
+
+def test_deleting_cancels_then_removes_then_lets_go() -> None:
+    world = with_sandbox()
+    world.delete()
+    assert actions(world) == [
+        RequestCancel("Deleted"),
+        DeletePod(POD, world.pods[POD].uid, harness=True),
+        DeletePod(FIRST, world.pods[FIRST].uid, harness=False),
+    ]
+    world.reconcile()
+    world.passes(11)
+
+    assert actions(world) == [Finish(2, "Cancelled", "Deleted"), ExpireHistory(), Settle()]
+
+
+def test_deleting_without_the_store_waits_a_while_and_no_longer() -> None:
+    world = working()
+    world.store_away = True
+    world.delete()
+    world.reconcile()
+    world.passes(11)
+    assert actions(world) == []
+
+    world.passes(20)
+
+    assert actions(world) == [Settle()]
+
+
+def test_a_pod_that_even_force_does_not_remove_is_let_go() -> None:
+    world = working()
+    world.delete()
+    world.pods[POD] = replace(world.pods[POD], deadline=NOW, forced=True)
+    world.now = NOW + OVERDUE + planning.LET_GO - timedelta(seconds=1)
+    assert Settle() not in actions(world)
+
+    world.now += timedelta(seconds=1)
+
+    assert Settle() in actions(world)
+
+
+def test_a_run_without_our_finalizer_is_not_ours_to_hold() -> None:
+    world = World()
+    world.run = replace(world.run, deleting_since=NOW)
+
+    assert actions(world) == []
+
+
+def test_a_history_that_is_gone_ends_the_run_but_not_in_the_first_moment() -> None:
+    world = working()
+    world.stored, world.state, world.last = False, type(world.state)(), None
+    seen = world.seen()
+    assert plan(seen).look_again == timedelta(seconds=60)
+
+    lost = replace(seen, since_absent=timedelta(seconds=60))
+
+    assert [type(action) for action in plan(lost).actions] == []
+    assert plan(lost).look_again is not None
+
+
+# -- sandboxes -------------------------------------------------------------------------------------------------------
+
+
+def test_no_sandbox_is_made_before_a_call_wants_one() -> None:
+    world = working()
+    assert actions(world) == []
+
+    world.wants()
+
+    assert actions(world) == [CreateSandbox(1)]
+
+
+def test_an_eager_run_gets_one_at_once_and_only_one() -> None:
+    world = World(facts=replace(FACTS, eager=True))
+    world.settle()
+
+    assert FIRST in world.pods
+    assert actions(world) == []
+
+
+def test_a_sandbox_with_an_address_is_told() -> None:
+    world = working()
+    world.wants()
+    world.settle()
+    world.passes(1.5)
+    world.starts(FIRST, "fd00::7")
+
+    assert actions(world) == [MarkSandboxReady(FIRST, 1, "http://[fd00::7]:8080", 1500)]
+
+
+SANDBOX_ENDS: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
+    "out of memory": ({"code": 137, "reason": "OOMKilled"}, ("Lost", "OOMKilled")),
+    "evicted": ({"code": 137, "reason": "Evicted", "disruption": True}, ("Lost", "Evicted")),
+    "an open destination": ({"code": 78, "reason": "Error"}, ("Failed", "PolicyNotEnforced")),
+}
+
+
+@pytest.mark.parametrize(("end", "told"), SANDBOX_ENDS.values(), ids=SANDBOX_ENDS)
+def test_the_end_of_a_sandbox_is_told_with_its_reason(end: dict[str, Any], told: tuple[str, str]) -> None:
+    world = with_sandbox()
+    world.ends(FIRST, **end)
+
+    marked, removed = actions(world)
+
+    assert isinstance(marked, MarkSandboxLost)
+    assert (marked.state, marked.reason) == told
+    assert removed == DeletePod(FIRST, world.pods[FIRST].uid, harness=False)
+
+
+def test_a_sandbox_that_is_being_deleted_takes_no_new_call() -> None:
+    world = with_sandbox()
+    world.pods[FIRST] = replace(world.pods[FIRST], deadline=NOW)
+
+    (marked,) = actions(world)
+
+    assert isinstance(marked, MarkSandboxLost)
+    assert marked.reason == "Deleted"
+
+
+def test_a_sandbox_that_does_not_start_in_time_fails_with_the_reason() -> None:
+    world = working()
+    world.wants()
+    world.settle()
+    world.pods[FIRST] = replace(world.pods[FIRST], trouble=Trouble("Unschedulable", "0/2 nodes"))
+    world.settle()
+    assert world.plan().look_again == timedelta(seconds=60)
+
+    world.passes(60)
+
+    assert actions(world)[0] == MarkSandboxLost(FIRST, "Failed", "Unschedulable", "not started within 60 s: 0/2 nodes")
+
+
+def test_without_the_policies_no_sandbox_is_made() -> None:
+    world = working()
+    world.policies = False
+    world.wants()
+
+    assert actions(world) == []
+
+
+def test_a_sandbox_of_a_former_generation_is_removed() -> None:
+    world = with_sandbox()
+    world.ends(FIRST, 1)
+    world.settle()
+    world.wants()
+    world.settle()
+    world._make(FIRST, False, 1)
+
+    assert actions(world) == [DeletePod(FIRST, world.pods[FIRST].uid, harness=False)]
+
+
+def test_suspending_puts_both_pods_away_and_resuming_is_no_loss() -> None:
+    world = with_sandbox()
+    world.set(suspend=True)
+    assert kinds(world) == [DeletePod, DeletePod, MarkSandboxDeleted]
+    world.settle()
+    world.passes(11)
+    world.settle()
+
+    world.set(suspend=False)
+
+    assert actions(world)[1:] == [RaiseEpoch(2), CreateHarness(2)]

@@ -1,0 +1,197 @@
+"""The status as a function of what is seen."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from tests.unit.controller.world import FACTS, UID, World
+from towline.api.conditions import REASONS, ConditionType
+from towline.controller.announce import announcements
+from towline.controller.seen import Trouble
+from towline.controller.status import COUNTERS_EVERY, check, due, status_of
+from towline.events.totals import Totals
+from towline.naming import harness_pod_name, sandbox_name
+
+POD = harness_pod_name(UID, 1)
+
+
+def working() -> World:
+    world = World()
+    world.settle()
+    world.starts(POD)
+    world.settle()
+    return world
+
+
+def said(world: World, kind: str) -> tuple[str, str]:
+    (found,) = (each for each in world.run.status["conditions"] if each["type"] == kind)
+    return found["status"], found["reason"]
+
+
+def test_every_condition_has_a_documented_reason() -> None:
+    for world in (World(), working(), World(missing=Trouble("TemplateNotFound", "no")), World(store_away=True)):
+        for each in status_of(world.seen())["conditions"]:
+            assert each["reason"] in REASONS[ConditionType(each["type"])]
+
+
+def test_the_status_of_an_unchanged_run_is_equal_to_the_former_one() -> None:
+    world = working()
+    world.passes(100)
+
+    assert status_of(world.seen()) == world.run.status
+
+
+def test_a_run_without_the_store_says_so_only_while_no_harness_runs() -> None:
+    waiting = World(store_away=True)
+    waiting.reconcile()
+    assert said(waiting, "HarnessReady") == ("False", "StoreUnavailable")
+    assert said(waiting, "Accepted") == ("True", "Accepted")
+
+    world = working()
+    before = world.run.status
+    world.store_away = True
+    world.reconcile()
+
+    assert world.run.status == before
+
+
+def test_the_time_of_a_condition_moves_with_its_status_and_not_with_its_reason() -> None:
+    world = World()
+    world.settle()
+    (before,) = (each for each in world.run.status["conditions"] if each["type"] == "HarnessReady")
+    world.passes(5)
+    world.pods[POD] = replace(world.pods[POD], trouble=Trouble("Unschedulable", "0/2"))
+    world.settle()
+    (told,) = (each for each in world.run.status["conditions"] if each["type"] == "HarnessReady")
+    assert (told["reason"], told["lastTransitionTime"]) == ("Unschedulable", before["lastTransitionTime"])
+
+    world.starts(POD)
+    world.settle()
+
+    (told,) = (each for each in world.run.status["conditions"] if each["type"] == "HarnessReady")
+    assert told["lastTransitionTime"] == "2026-11-29T12:00:05Z"
+
+
+def test_counters_wait_and_conditions_do_not() -> None:
+    world = working()
+    old = world.run.status
+    world.state = replace(world.state, head=9, totals=Totals(turns=3, input_tokens=100))
+    new = status_of(world.seen())
+    assert not due(old, new, timedelta(seconds=1))
+    assert due(old, new, COUNTERS_EVERY)
+
+    world.set(suspend=True)
+
+    assert due(old, status_of(world.seen()), timedelta())
+
+
+def test_a_result_is_bounded() -> None:
+    world = working()
+    world.close("run.completed", {"result": {"text": "é" * 10_000, "truncated": False, "sha256": "a" * 64}})
+    world.settle()
+
+    status = check(world.run.status)
+
+    assert status.result is not None
+    assert (len(status.result.text), status.result.truncated) == (4096, True)
+
+
+def test_a_reason_that_is_not_on_the_list_is_an_internal_error_that_tells_it() -> None:
+    world = working()
+    world.close("run.failed", {"reason": "Gremlins", "message": "x" * 5000})
+    world.settle()
+
+    assert world.run.status["failure"]["reason"] == "InternalError"
+    assert world.run.status["failure"]["message"].startswith("Gremlins: x")
+    check(world.run.status)
+
+
+def test_an_outcome_stays_whatever_comes_later() -> None:
+    world = working()
+    world.completes()
+    world.settle()
+    before = world.run.status
+    world.store_away = True
+    world.set(cancel=True)
+    world.settle()
+
+    for name in ("phase", "completionTime", "result"):
+        assert world.run.status[name] == before[name]
+    assert said(world, "Succeeded") == ("True", "Completed")
+
+
+def test_costs_are_told_only_where_the_model_has_a_price() -> None:
+    world = working()
+    assert "costMicroUSD" not in world.run.status["usage"]
+
+    world.facts = replace(FACTS, has_price=True)
+
+    assert status_of(world.seen())["usage"]["costMicroUSD"] == 0
+
+
+def test_only_the_last_five_attempts_are_kept() -> None:
+    world = working()
+    for epoch in range(1, 9):
+        name = harness_pod_name(UID, epoch)
+        world.starts(name)
+        world.settle()
+        world.ends(name, 137, "Evicted", True)
+        world.passes(60)
+        world.settle()
+
+    assert [each["epoch"] for each in world.run.status["attempts"]] == [4, 5, 6, 7, 8]
+    check(world.run.status)
+
+
+def test_a_sandbox_keeps_the_time_it_was_wanted() -> None:
+    world = working()
+    world.wants()
+    world.settle()
+    world.passes(2)
+    world.starts(sandbox_name(UID, 1))
+    world.settle()
+
+    told = world.run.status["sandbox"]
+
+    assert (told["requestedAt"], told["readyAt"]) == ("2026-11-29T12:00:00.000Z", "2026-11-29T12:00:02.000Z")
+
+
+def test_a_run_that_awaits_a_prompt_says_so_and_its_deadline_stands_still() -> None:
+    world = working()
+    world._event("turn.waiting")
+    world.settle()
+    assert world.run.status["phase"] == "InputRequired"
+    world.passes(50)
+    world._event("turn.started")
+    world.settle()
+
+    assert (world.run.status["phase"], world.run.status["pausedSeconds"]) == ("Running", 50)
+
+
+def told(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    return [each.reason for each in announcements(old, new)]
+
+
+def test_an_event_is_told_for_what_changed_and_for_nothing_else() -> None:
+    world = World()
+    world.settle()
+    first = dict(world.run.status)
+    world.starts(POD)
+    world.settle()
+    second = dict(world.run.status)
+    world.ends(POD, 137, "OOMKilled")
+    world.reconcile()
+
+    assert told({}, first) == ["Accepted"]
+    assert told(first, second) == ["HarnessReadyRunning"]
+    assert told(second, second) == []
+
+
+def test_what_needs_a_person_is_a_warning() -> None:
+    world = World(missing=Trouble("TemplateNotFound", 'AgentTemplate "x" does not exist'))
+    world.settle()
+
+    (made,) = announcements({}, world.run.status)
+
+    assert (made.reason, made.normal) == ("AcceptedTemplateNotFound", False)
+    assert "does not exist" in made.note
