@@ -13,6 +13,7 @@ from towline.clock import utc_now
 from towline.errors import Invalid
 from towline.events.notices import Notices
 from towline.events.store import Store
+from towline.gateway.api_server import ApiServer
 from towline.gateway.background import spawn
 from towline.gateway.bound_run import BoundRuns
 from towline.gateway.calls import Calls
@@ -21,6 +22,7 @@ from towline.gateway.front import Front
 from towline.gateway.identity import CachedIdentity, Identity
 from towline.gateway.local_identity import LocalIdentity, read_key
 from towline.gateway.mcp_server import mcp_server, session_manager
+from towline.gateway.token_review import TokenReviewIdentity
 from towline.settings import GatewaySettings
 
 log = logging.getLogger(__name__)
@@ -38,12 +40,34 @@ async def gateway(settings: GatewaySettings) -> AsyncIterator[Front]:
         raise Invalid(f"{settings.installation_secret_file}: {len(secret)} bytes; expected at least 32")
     store = Store.connect(settings.redis_url)
     try:
-        async with served(
-            store, LocalIdentity(read_key(settings.identity_key_file)), secret, list(settings.allowed_hosts)
-        ) as front:
+        async with (
+            _identity(settings, store) as identity,
+            served(store, identity, secret, list(settings.allowed_hosts)) as front,
+        ):
             yield front
     finally:
         await store.aclose()
+
+
+@asynccontextmanager
+async def _identity(settings: GatewaySettings, store: Store) -> AsyncIterator[Identity]:
+    """Who issues the callers' tokens: the launcher of a laptop, or the cluster."""
+    if settings.identity == "local":
+        if settings.identity_key_file is None:
+            raise Invalid("TOWLINE_IDENTITY_KEY_FILE is not set: identity `local` needs it")
+        yield LocalIdentity(read_key(settings.identity_key_file))
+        return
+    api_server = ApiServer(settings.api_server, settings.service_account_folder)
+    try:
+        yield TokenReviewIdentity(
+            api_server,
+            store,
+            namespace=settings.harness_namespace,
+            service_account=settings.harness_service_account,
+            clock=time.time,
+        )
+    finally:
+        await api_server.aclose()
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from towline.errors import StoreUnavailable, Unauthenticated
 from towline.gateway import strict_json
 from towline.gateway.fast_path import FastPath, Message, Receive, Send, send_json, send_refusal
-from towline.gateway.identity import Identity, Principal, bearer
+from towline.gateway.identity import Identity, IdentityUnavailable, Principal, bearer
 from towline.gateway.limits import BODY_BYTES, BODY_SECONDS
 from towline.gateway.mcp_server import PRINCIPAL
 from towline.gateway.refusals import INVALID_REQUEST, PARSE_ERROR, Refusal
@@ -113,6 +113,9 @@ class Front:
         except Unauthenticated as fault:
             log.info("caller refused", extra={"fields": {"cause": str(fault)}})
             raise _Answered(401, "unauthenticated", (b"www-authenticate", b"Bearer")) from None
+        except (IdentityUnavailable, StoreUnavailable) as fault:
+            log.warning("caller not known for now", extra={"fields": {"cause": str(fault)}})
+            raise _Answered(503, "nobody can say whose token this is", (b"retry-after", b"1")) from None
 
     async def _answer_ready(self, send: Send) -> None:
         try:

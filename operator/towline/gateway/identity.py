@@ -10,7 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from towline.errors import Unauthenticated
+from towline.errors import TowlineError, Unauthenticated
+
+
+class IdentityUnavailable(TowlineError):
+    """Whoever can say whose token it is does not answer. Nothing is known of the token; ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,8 @@ class Identity(Protocol):
     """May be called concurrently and for the same token; may wait on the network."""
 
     async def verify(self, token: str) -> Principal:
-        """Raises Unauthenticated for a token that names no run of ours; StoreUnavailable never."""
+        """Raises Unauthenticated for a token that names no run of ours; where an issuer or the store must be asked,
+        IdentityUnavailable and StoreUnavailable."""
         ...
 
 

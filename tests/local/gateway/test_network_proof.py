@@ -1,4 +1,4 @@
-"""No call runs in a sandbox whose network is not proved to be closed: the true tool server, and a socket in its reach."""
+"""No call runs in a sandbox that still reaches what it must not: the true tool server, and a socket in its reach."""
 
 import asyncio
 import os
