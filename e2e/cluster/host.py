@@ -1,0 +1,59 @@
+"""What the machine must have: checked before anything starts, installed by apt where that is possible.
+
+Packages are Debian's names. On other systems the message names the programs, and a person installs them.
+"""
+
+import os
+import platform
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from e2e.cluster.shell import Failed, run
+
+CNI_PLUGINS = Path("/usr/lib/cni")
+
+#: What is looked for (a program, or a file by its path), and the Debian package that brings it.
+TO_BUILD = {"gcc": "gcc", "pkg-config": "pkg-config", "/usr/include/seccomp.h": "libseccomp-dev"}
+TO_RUN_CONTROL_PLANE = {"openssl": "openssl", "ip": "iproute2"}
+TO_RUN_NODES = {
+    "iptables": "iptables",
+    "ipset": "ipset",
+    "conntrack": "conntrack",
+    "nsenter": "util-linux",
+    f"{CNI_PLUGINS}/bridge": "containernetworking-plugins",
+}
+TO_MAKE_IMAGES = {"mmdebstrap": "mmdebstrap"}
+
+
+def require(needs: dict[str, str]) -> None:
+    """Return when everything is there: root with apt gets what is missing installed, others get Failed with a list."""
+    lacking = missing(needs)
+    if lacking and os.geteuid() == 0 and shutil.which("apt-get"):
+        install(sorted(set(lacking.values())))
+        lacking = missing(lacking)
+    if lacking:
+        packages = " ".join(sorted(set(lacking.values())))
+        raise Failed(f"missing: {', '.join(lacking)}; on Debian as root: apt-get install {packages}")
+
+
+def require_root() -> None:
+    if os.geteuid() != 0:
+        raise Failed("nodes are made of namespaces, mounts and cgroups: this needs root")
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        raise Failed(f"built and tried on Linux x86_64 only, this is {platform.system()} {platform.machine()}")
+
+
+def missing(needs: dict[str, str]) -> dict[str, str]:
+    return {what: package for what, package in needs.items() if not present(what)}
+
+
+def present(what: str) -> bool:
+    return Path(what).exists() if what.startswith("/") else shutil.which(what) is not None
+
+
+def install(packages: Iterable[str]) -> None:
+    print(f"apt: {' '.join(packages)}", flush=True)
+    quiet = {"DEBIAN_FRONTEND": "noninteractive", "PATH": os.defpath + ":/usr/sbin:/sbin"}
+    run("apt-get", "update", "-qq", env=quiet)
+    run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, env=quiet)
