@@ -15,9 +15,18 @@ from towline.errors import Invalid
 T = TypeVar("T")
 
 
-def setting(variable: str, parse: Callable[[str], Any] = str, default: Any = MISSING) -> Any:
-    """A settings field read from `variable`; without a default the variable is required."""
-    return field(default=default, metadata={"variable": variable, "parse": parse})
+def setting(
+    variable: str,
+    parse: Callable[[str], Any] = str,
+    default: Any = MISSING,
+    *,
+    unless: tuple[str, str] | None = None,
+) -> Any:
+    """A settings field read from `variable`; without a default the variable is required.
+
+    With `unless`, a variable and a value, it is required too, unless that other one has that value.
+    """
+    return field(default=default, metadata={"variable": variable, "parse": parse, "unless": unless})
 
 
 def positive(text: str) -> int:
@@ -77,7 +86,9 @@ class GatewaySettings:
     """Secret from which every sandbox's key is derived; shared with the operator alone."""
     identity: str = setting("TOWLINE_IDENTITY_MODE", identity_mode, "local")
     """`local`: tokens of the launcher. `token-review`: the API server says which harness pod a token is of."""
-    identity_key_file: Path | None = setting("TOWLINE_IDENTITY_KEY_FILE", Path, None)
+    identity_key_file: Path | None = setting(
+        "TOWLINE_IDENTITY_KEY_FILE", Path, None, unless=("TOWLINE_IDENTITY_MODE", "token-review")
+    )
     """Key of the local token issuer; needed for `local`."""
     api_server: str = setting("TOWLINE_API_SERVER", str, "https://kubernetes.default.svc")
     """This and the next three are for `token-review`."""
@@ -160,7 +171,8 @@ def read(kind: type[T], environment: Mapping[str, str] | None = None) -> T:
         variable, parse = each.metadata["variable"], each.metadata["parse"]
         text = variables.get(variable, "")
         if not text:
-            if each.default is MISSING:
+            unless = each.metadata["unless"]
+            if each.default is MISSING or (unless is not None and variables.get(unless[0]) != unless[1]):
                 problems.append(f"{variable} is not set: {kind.__name__} needs it")
             continue
         try:

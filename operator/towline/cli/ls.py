@@ -1,4 +1,4 @@
-"""`towline ls`: the runs of a kept store, as a table or as JSON lines."""
+"""`towline ls`: the runs of a kept store, or of a cluster's namespace, as a table or as JSON lines."""
 
 import argparse
 import json
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 
+from towline.cli import cluster
 from towline.cli.sanitize import one_line
 from towline.cli.store_option import add_store_option, store_path
 from towline.cli.text import age
@@ -20,14 +21,19 @@ HEADINGS = ("NAME", "UID", "PHASE", "TURNS", "CALLS", "TOKENS", "AGE")
 
 def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = verbs.add_parser(
-        "ls", help="list the kept runs", description="List the runs of a kept store, oldest first."
+        "ls", help="list the runs", description="List the runs of a kept store, or of a namespace, oldest first."
     )
     add_store_option(parser)
     parser.add_argument("--json", action="store_true", help="one run a line, as JSON")
+    cluster.add_cluster_options(parser)
     parser.set_defaults(verb=ls)
 
 
 async def ls(arguments: argparse.Namespace, settings: LocalSettings) -> int:
+    where = cluster.place(arguments, settings)
+    if where is not None:
+        await _ls_cluster(where, as_lines=arguments.json)
+        return 0
     path = store_path(arguments, settings)
     if not exists(path):
         print(f"towline: no kept runs in {path}", file=sys.stderr)
@@ -40,6 +46,52 @@ async def ls(arguments: argparse.Namespace, settings: LocalSettings) -> int:
     else:
         print_table([HEADINGS, *(row(kept, holder, utc_now()) for kept in runs)])
     return 0
+
+
+async def _ls_cluster(where: cluster.Place, *, as_lines: bool) -> None:
+    """Without the event store: the status has what a list shows."""
+    async with cluster.api(where) as (kube, namespace):
+        runs = await cluster.runs(kube, namespace)
+    if as_lines:
+        for run in runs:
+            print(json.dumps(cluster_json(run), ensure_ascii=False))
+    else:
+        print_table([HEADINGS, *(cluster_row(run, utc_now()) for run in runs)])
+
+
+def cluster_row(run: cluster.Object, now: datetime) -> tuple[str, ...]:
+    """A row of the same table, from an AgentRun."""
+    metadata, status = run["metadata"], run.get("status") or {}
+    usage = status.get("usage") or {}
+    return (
+        metadata["name"],
+        metadata["uid"],
+        status.get("phase") or "Pending",
+        str(status.get("turns", 0)),
+        str(status.get("toolCalls", 0)),
+        f"{usage.get('totalTokens', 0):,}",
+        age((now - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds()),
+    )
+
+
+def cluster_json(run: cluster.Object) -> dict[str, object]:
+    """The same members as for a kept run."""
+    metadata, status = run["metadata"], run.get("status") or {}
+    usage = status.get("usage") or {}
+    return {
+        "name": metadata["name"],
+        "namespace": metadata["namespace"],
+        "uid": metadata["uid"],
+        "phase": status.get("phase") or "Pending",
+        "turns": status.get("turns", 0),
+        "tool_calls": status.get("toolCalls", 0),
+        "input_tokens": usage.get("inputTokens", 0),
+        "output_tokens": usage.get("outputTokens", 0),
+        "cost_micro_usd": usage.get("costMicroUSD", 0),
+        "events": (status.get("stream") or {}).get("lastSeq", 0),
+        "started": status.get("startTime"),
+        "last_event": status.get("lastActivityTime"),
+    }
 
 
 def phase(kept: Kept, holder: Holder | None) -> str:

@@ -1,15 +1,19 @@
-"""`towline tail`: a kept run's events again, from any seq, and the ones still to come with -f."""
+"""`towline tail`: a run's events again, from any seq, and the ones still to come with -f. Kept, or of a cluster."""
 
 import argparse
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from towline.cli import cluster
 from towline.cli.sink import viewer as viewer_for
 from towline.cli.store_option import add_store_option, store_path
 from towline.errors import Rewound, StoreUnavailable
-from towline.events.event import Event
+from towline.events.event import Event, RunRef
 from towline.events.notices import Notices
+from towline.events.store import Store
 from towline.local.index import find, kept_runs
 from towline.local.store import opened
 from towline.local.watch import Viewer, Watch, replay
@@ -29,8 +33,9 @@ def seq(text: str) -> int:
 def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = verbs.add_parser(
         "tail",
-        help="show a kept run's events",
-        description="Show the events of a kept run. With --json they are the log's own lines, byte for byte.",
+        help="show a run's events",
+        description="Show the events of a kept run, or of a cluster's. With --json they are the log's own lines, byte "
+        "for byte.",
     )
     parser.add_argument(
         "run", metavar="RUN", help="a run's name (the latest of that name), its uid, or the beginning of it"
@@ -42,6 +47,7 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     add_store_option(parser)
     parser.add_argument("--json", action="store_true", help="one event a line, as in the log")
     parser.add_argument("--verbose", action="store_true", help="show every event on a terminal")
+    cluster.add_cluster_options(parser)
     parser.set_defaults(verb=tail)
 
 
@@ -63,23 +69,30 @@ async def tail(arguments: argparse.Namespace, settings: LocalSettings) -> int:
 
 
 async def _show(arguments: argparse.Namespace, settings: LocalSettings, counted: "Counted") -> None:
-    async with opened(store_path(arguments, settings), verb="tail") as (store, _):
-        kept = find(await kept_runs(store), arguments.run)
-        arguments.run = kept.run.uid  # the same run, should the store be opened anew
+    where = cluster.place(arguments, settings)
+    source = cluster.found(where, arguments.run) if where is not None else _kept(arguments, settings)
+    async with source as (store, run):
+        arguments.run = run.uid  # the same run, should the store be opened anew
         if not arguments.follow:
-            await replay(store, kept.run, counted, counted.next_seq)
+            await replay(store, run, counted, counted.next_seq)
             return
         notices = Notices(store)
         try:
             while True:
                 try:
-                    await Watch(store, notices, kept.run, counted, counted.next_seq).until_closed()
+                    await Watch(store, notices, run, counted, counted.next_seq).until_closed()
                     return
                 except Rewound as fault:
                     print(f"towline: {fault}", file=sys.stderr)
                     counted.next_seq = fault.head + 1
         finally:
             await notices.aclose()
+
+
+@asynccontextmanager
+async def _kept(arguments: argparse.Namespace, settings: LocalSettings) -> AsyncIterator[tuple[Store, RunRef]]:
+    async with opened(store_path(arguments, settings), verb="tail") as (store, _):
+        yield store, find(await kept_runs(store), arguments.run).run
 
 
 @dataclass(slots=True)

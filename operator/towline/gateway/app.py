@@ -53,8 +53,7 @@ async def gateway(settings: GatewaySettings) -> AsyncIterator[Front]:
 async def _identity(settings: GatewaySettings, store: Store) -> AsyncIterator[Identity]:
     """Who issues the callers' tokens: the launcher of a laptop, or the cluster."""
     if settings.identity == "local":
-        if settings.identity_key_file is None:
-            raise Invalid("TOWLINE_IDENTITY_KEY_FILE is not set: identity `local` needs it")
+        assert settings.identity_key_file is not None, "the settings demand it"
         yield LocalIdentity(read_key(settings.identity_key_file))
         return
     api_server = ApiServer(settings.api_server, settings.service_account_folder)

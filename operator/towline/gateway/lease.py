@@ -203,11 +203,11 @@ class Lease:
 async def _patiently(ask: Callable[[], Awaitable[ProvedSandbox]], start_timeout_seconds: float) -> ProvedSandbox:
     """Repeat while nothing answers, but not for long: the operator may be about to say that the sandbox is gone.
 
-    One that answers that its network is not proved yet is given the whole time that a start may take.
+    The time is counted from the first attempt to reach one, not from the wish for it. A sandbox that answers that its
+    network is not proved yet is given the whole time that a start may take.
     """
-    begun = _now()
-    until = begun + UNREACHABLE_SECONDS
-    proved_by = begun + start_timeout_seconds - SAY_WHY_SECONDS
+    proved_by = _now() + start_timeout_seconds - SAY_WHY_SECONDS
+    until: float | None = None
     while True:
         try:
             return await ask()
@@ -215,9 +215,11 @@ async def _patiently(ask: Callable[[], Awaitable[ProvedSandbox]], start_timeout_
             if fault.reason == NETWORK_NOT_PROVED:
                 if _now() > proved_by:
                     raise SandboxFailed("PolicyNotEnforced", f"{fault.message}: no call runs in it") from fault
-                until = _now() + UNREACHABLE_SECONDS
-            elif fault.reason != "Unreachable" or _now() > until:
+                until = None
+            elif fault.reason != "Unreachable" or (until is not None and _now() > until):
                 raise
+            else:
+                until = until if until is not None else _now() + UNREACHABLE_SECONDS
         await asyncio.sleep(PAUSE_SECONDS)
 
 

@@ -1,0 +1,154 @@
+"""The runs of a cluster, for `tail` and `ls`: found by the Kubernetes API, and read from the event store.
+
+The store is reached by the URL that --redis-url gives, else through a port-forward to the bundled one. All that speaks
+to a cluster is imported when it is needed: a laptop has none.
+"""
+
+import argparse
+from base64 import b64decode
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from towline.cli.store_option import at_home
+from towline.errors import Invalid, TowlineError
+from towline.events.event import RunRef
+from towline.events.log import EventLog
+from towline.events.store import Store
+from towline.settings import LocalSettings
+
+if TYPE_CHECKING:
+    from towline.kube.client import Kube
+
+SHORTEST_PREFIX = 4  # of a uid, as for kept runs
+STORE_SECRET, STORE_ROLE, STORE_PORT = "towline-store", "towline.dev/role=store", 6379
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the user wants to look."""
+
+    kubeconfig: Path
+    context: str | None
+    namespace: str | None
+    system_namespace: str
+    redis_url: str | None
+
+
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("runs of a cluster", "any of these options asks a cluster, not this machine")
+    group.add_argument("--kubeconfig", metavar="FILE", type=Path, help="credentials (default: $KUBECONFIG)")
+    group.add_argument("--context", metavar="NAME", help="which context of them (default: the current one)")
+    group.add_argument("-n", "--namespace", metavar="NAME", help="namespace of the runs (default: the context's)")
+    group.add_argument("--redis-url", metavar="URL", help="event store (default: a port-forward to the bundled one)")
+    group.add_argument(
+        "--system-namespace",
+        metavar="NAME",
+        default="towline-system",
+        help="of the bundled store (default: %(default)s)",
+    )
+
+
+def place(arguments: argparse.Namespace, settings: LocalSettings) -> Place | None:
+    """None when the user asks for the runs of this machine."""
+    asked = (arguments.kubeconfig, arguments.context, arguments.namespace, arguments.redis_url)
+    if not any(asked):
+        return None
+    if arguments.store:
+        raise Invalid("--store is a folder of this machine; it does not go with the options of a cluster")
+    return Place(
+        kubeconfig=at_home(arguments.kubeconfig or settings.kubeconfig, "KUBECONFIG"),
+        context=arguments.context,
+        namespace=arguments.namespace,
+        system_namespace=arguments.system_namespace,
+        redis_url=arguments.redis_url,
+    )
+
+
+@asynccontextmanager
+async def api(where: Place) -> AsyncIterator[tuple["Kube", str]]:
+    """A client, and the namespace that is meant. Raises Invalid without the packages, or without credentials."""
+    try:
+        from towline.kube import login
+        from towline.kube.client import Kube
+    except ImportError as fault:
+        raise Invalid(
+            f"asking a cluster needs the extra `operator` (pip install 'towline[operator]'): {fault}"
+        ) from None
+    kube = Kube(login.client(await login.configuration(where.kubeconfig, where.context)))
+    try:
+        yield kube, where.namespace or login.namespace(where.kubeconfig, where.context)
+    finally:
+        await kube.aclose()
+
+
+async def runs(kube: "Kube", namespace: str) -> list[Object]:
+    """The oldest first."""
+    from towline.kube.kinds import AGENT_RUN
+
+    found = await kube.list(AGENT_RUN, namespace)
+    return sorted(found, key=lambda run: (run["metadata"]["creationTimestamp"], run["metadata"]["name"]))
+
+
+def find(known: Sequence[Object], namespace: str, wanted: str) -> RunRef:
+    """The run that `wanted` means: a name, a uid, or the beginning of one. Raises Invalid."""
+    names = [run["metadata"] for run in known]
+    begun = [each for each in names if len(wanted) >= SHORTEST_PREFIX and each["uid"].startswith(wanted)]
+    chosen = [each for each in names if each["name"] == wanted] or begun
+    if len(chosen) == 1:
+        return RunRef(namespace, chosen[0]["uid"], chosen[0]["name"])
+    if chosen:
+        uids = ", ".join(each["uid"] for each in chosen)
+        raise Invalid(f"{wanted!r} is the beginning of several runs: {uids}")
+    there = ", ".join(each["name"] for each in names[-20:])
+    raise Invalid(f"no run {wanted!r} in namespace {namespace}; " + (f"there are: {there}" if there else "it has none"))
+
+
+@asynccontextmanager
+async def found(where: Place, wanted: str) -> AsyncIterator[tuple[Store, RunRef]]:
+    """A run, and the store that has its events."""
+    async with api(where) as (kube, namespace):
+        run = find(await runs(kube, namespace), namespace, wanted)
+        async with _store_url(where, kube) as url:
+            store = Store.connect(url)
+            try:
+                if (await EventLog(store, run).state()).absent:
+                    raise Invalid(f"the event store has nothing of run {run.name} ({run.uid})")
+                yield store, run
+            finally:
+                await store.aclose()
+
+
+@asynccontextmanager
+async def _store_url(where: Place, kube: "Kube") -> AsyncIterator[str]:
+    if where.redis_url:
+        yield where.redis_url
+        return
+    from towline.kube.kinds import POD, SECRET
+    from towline.kube.port_forward import forwarded
+
+    try:
+        secret = await kube.get(SECRET, where.system_namespace, STORE_SECRET)
+        pods = await kube.list(POD, where.system_namespace, labels=STORE_ROLE)
+    except TowlineError as fault:
+        raise Invalid(
+            f"the event store of {where.system_namespace} cannot be found: {fault}; use --redis-url"
+        ) from None
+    running = [pod["metadata"]["name"] for pod in pods if pod.get("status", {}).get("phase") == "Running"]
+    if secret is None or not running:
+        raise Invalid(f"namespace {where.system_namespace} has no event store that runs; use --redis-url")
+    inside = b64decode(secret["data"]["url"]).decode()
+    async with forwarded(kube.api, where.system_namespace, running[0], STORE_PORT) as port:
+        yield at_port(inside, port)
+
+
+def at_port(url: str, port: int) -> str:
+    """The same store, at a port of this machine."""
+    parts = urlsplit(url)
+    credentials, at, _ = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{credentials}{at}127.0.0.1:{port}"))

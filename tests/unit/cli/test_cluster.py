@@ -1,0 +1,87 @@
+"""Which run of a cluster is meant, and where; without a cluster."""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from towline.cli import cluster, tail
+from towline.cli.__main__ import main, parser
+from towline.cli.cluster import Place
+from towline.errors import Invalid
+from towline.settings import LocalSettings
+
+SETTINGS = LocalSettings(kubeconfig=Path("/home/me/config"))
+KNOWN = [
+    {"metadata": {"name": "a", "uid": "11112222-0000"}},
+    {"metadata": {"name": "b", "uid": "11113333-0000"}},
+]
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    return parser().parse_args(["tail", "run", *words])
+
+
+def test_without_an_option_of_a_cluster_this_machine_is_meant() -> None:
+    assert cluster.place(parsed(), SETTINGS) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["-n", "team"], Place(Path("/home/me/config"), None, "team", "towline-system", None)),
+        (["--context", "prod"], Place(Path("/home/me/config"), "prod", None, "towline-system", None)),
+        (
+            ["--kubeconfig", "/k", "--redis-url", "redis://r"],
+            Place(Path("/k"), None, None, "towline-system", "redis://r"),
+        ),
+    ],
+)
+def test_any_option_of_a_cluster_means_a_cluster(words: list[str], expected: Place) -> None:
+    assert cluster.place(parsed(*words), SETTINGS) == expected
+
+
+def test_a_folder_and_a_cluster_do_not_go_together() -> None:
+    with pytest.raises(Invalid, match="--store"):
+        cluster.place(parsed("-n", "team", "--store", "/s"), SETTINGS)
+
+
+@pytest.mark.parametrize(("wanted", "name"), [("a", "a"), ("11113", "b"), ("11112222-0000", "a")])
+def test_a_run_is_found_by_its_name_or_by_the_beginning_of_its_uid(wanted: str, name: str) -> None:
+    assert cluster.find(KNOWN, "team", wanted).name == name
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("1111", "beginning of several runs: 11112222-0000, 11113333-0000"),
+        ("111", "there are: a, b"),
+        ("c", "no run 'c'"),
+    ],
+)
+def test_what_is_not_exactly_one_run_is_an_error(wanted: str, message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        cluster.find(KNOWN, "team", wanted)
+
+
+def test_the_url_of_the_store_is_turned_to_the_forwarded_port() -> None:
+    inside = "redis://:s3cret@towline-store.towline-system.svc:6379/0"
+
+    assert cluster.at_port(inside, 40123) == "redis://:s3cret@127.0.0.1:40123/0"
+
+
+def test_without_the_packages_for_a_cluster_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in sys.modules if each.startswith("towline.kube")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    monkeypatch.setitem(sys.modules, "kubernetes.aio", None)
+
+    with pytest.raises(Invalid, match=r"towline\[operator\]"):
+        asyncio.run(tail.tail(parsed("-n", "team"), SETTINGS))
+
+
+def test_a_kubeconfig_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "--kubeconfig", "/no/such/file"]) == 2
+    assert "/no/such/file" in capsys.readouterr().err
