@@ -2,10 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help venv run check test redis bench crds docs
+.PHONY: help venv run check test redis control-plane e2e images bench bench-operator bench-cluster crds docs
 
 help: ## these verbs
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 venv: .venv/.ready ## .venv with the `towline` command, from wheels alone
 
@@ -32,11 +32,29 @@ test: venv ## every test that needs no cluster
 redis: venv ## the event log's tests alone
 	$(BIN)/pytest tests/redis
 
+control-plane: venv ## the operator on a real API server and etcd, no nodes, no root
+	$(BIN)/python -m e2e.cluster build
+	$(BIN)/pytest tests/control_plane
+
+e2e: venv ## everything on a real two-node cluster, as root: the chart by Helm, the examples, the faults
+	$(BIN)/python -m e2e.cluster build
+	$(BIN)/pytest e2e
+
+images: venv ## build the images of all roles, without Docker
+	$(BIN)/python -m images build
+
 bench: venv ## measure, beside the alternatives, into bench/results.json
 	$(BIN)/python -m bench
 
+bench-operator: venv ## measure the operator with 1,000 runs on a real control plane
+	$(BIN)/python -m bench --only operator
+
+bench-cluster: venv ## measure runs and calls on a real two-node cluster, as root
+	$(BIN)/python -m bench --only cluster
+
 crds: venv ## write crds/ from the models
 	$(BIN)/python -m towline.api.crds
+	$(BIN)/python -m towline.api.crds charts/towline/crds
 
 docs: venv ## write the generated pages (CLI help) anew
 	$(BIN)/python -m tests.contracts.write_docs

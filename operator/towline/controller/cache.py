@@ -13,7 +13,7 @@ from towline.controller.pods import pod_seen
 from towline.controller.run_objects import Key, key_of, run_seen
 from towline.controller.seen import Facts, PodSeen, RunSeen
 from towline.events.log import RunState
-from towline.naming import ROLE_LABEL, harness_pod_name, sandbox_name
+from towline.naming import harness_pod_name, sandbox_name
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ class Cache:
         pod = pod_seen(obj)
         if watched:
             self._note(pod.uid, obj["metadata"]["resourceVersion"])
-        if not ours(obj, pod):
+        if not ours(pod):
             return None
         key = self._keys.get(pod.run_uid)
         shelf = _shelf(self._runs[key], pod) if key is not None else self._strays.setdefault(pod.run_uid, {})
@@ -180,14 +180,10 @@ class Cache:
         self._watched[uid] = max(self._watched.get(uid, 0), int(version))
 
 
-def ours(obj: Mapping[str, Any], pod: PodSeen) -> bool:
+def ours(pod: PodSeen) -> bool:
     """Whether a labelled pod is one that we made: its name follows from its labels. Others are left alone."""
-    derived = harness_pod_name if _role(obj) == "harness" else sandbox_name
+    derived = harness_pod_name if pod.harness else sandbox_name
     return bool(pod.run_uid) and pod.name == derived(pod.run_uid, pod.number)
-
-
-def _role(obj: Mapping[str, Any]) -> str:
-    return str((obj["metadata"].get("labels") or {}).get(ROLE_LABEL) or "")
 
 
 def _shelf(entry: Entry, pod: PodSeen) -> dict[str, PodSeen]:

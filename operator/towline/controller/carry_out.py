@@ -236,7 +236,7 @@ class Hands:
             obj = await self.kube.get(POD, metadata["namespace"], metadata["name"])
             if obj is None:
                 raise Conflict(f"Pod {metadata['namespace']}/{metadata['name']} comes and goes") from None
-            if pod_seen(obj).run_uid != seen.run.uid or not ours(obj, pod_seen(obj)):
+            if pod_seen(obj).run_uid != seen.run.uid or not ours(pod_seen(obj)):
                 return Trouble("NameTaken", f"Pod {metadata['namespace']}/{metadata['name']} is not ours")
         except Refused as refusal:
             return Trouble("QuotaExceeded" if refusal.quota else "PodRefused", refusal.message)

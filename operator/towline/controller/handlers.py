@@ -136,8 +136,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.chunk_size = 100
     settings.watching.server_timeout = 300
     settings.watching.connect_timeout = 10
-    settings.queueing.idle_timeout = 0.05
-    settings.queueing.worker_limit = 100
+    settings.queueing.idle_timeout = 0.05  # each object of the first list is held for so long
     settings.networking.error_backoffs = (1, 1, 2, 3, 5, 8)
     settings.networking.request_timeout = 30
     settings.execution.max_workers = 4

@@ -156,8 +156,7 @@ def _undecided(run: RunSeen, facts: Facts | None) -> bool:
 
 
 def _pods(objects: Sequence[Object], *, harness: bool) -> list[PodSeen]:
-    parsed = [(obj, pod_seen(obj)) for obj in objects]
-    return [pod for obj, pod in parsed if ours(obj, pod) and pod.harness == harness]
+    return [pod for pod in map(pod_seen, objects) if ours(pod) and pod.harness == harness]
 
 
 def facts_of(spec: bytes) -> Facts | None:

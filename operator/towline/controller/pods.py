@@ -14,6 +14,7 @@ from towline.naming import (
     GENERATION_LABEL,
     HARNESS_CONTAINER,
     ROLE_LABEL,
+    RUN_NAMESPACE_LABEL,
     RUN_UID_LABEL,
     SANDBOX_CONTAINER,
 )
@@ -37,7 +38,7 @@ def moment(text: str | None) -> datetime | None:
 
 
 def pod_seen(pod: Mapping[str, Any]) -> PodSeen:
-    """A pod with labels of ours. One without a number counts as 0, which no epoch and no generation is."""
+    """A pod with labels of ours; of metadata alone, what they say. One without a number has 0, which nothing counts."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels = metadata.get("labels") or {}
     harness = labels.get(ROLE_LABEL) == "harness"
@@ -48,6 +49,7 @@ def pod_seen(pod: Mapping[str, Any]) -> PodSeen:
         name=metadata["name"],
         uid=metadata["uid"],
         run_uid=labels.get(RUN_UID_LABEL, ""),
+        run_namespace=labels.get(RUN_NAMESPACE_LABEL, ""),
         harness=harness,
         number=int(number) if number.isdigit() else 0,
         version=int(metadata.get("resourceVersion") or 0),

@@ -121,7 +121,14 @@ class Operator:
             installation=elector.lease_uid,
         )
         reconciler = Reconciler(observer=observer, hands=hands, cache=self.cache, tell=poster.tell)
-        reaper = Reaper(kube=kube, store=store, cache=self.cache, queue=self.queue, installation=elector.lease_uid)
+        reaper = Reaper(
+            kube=kube,
+            store=store,
+            cache=self.cache,
+            queue=self.queue,
+            namespaces=namespaces,
+            installation=elector.lease_uid,
+        )
         self.sweep = Sweep(
             kube=kube,
             store=store,
@@ -161,10 +168,12 @@ class Operator:
         while True:
             try:
                 for namespace in (namespaces.harness, namespaces.sandboxes):
-                    for pod in await self.kube.list(POD, namespace, labels=RUN_UID_LABEL):
-                        self.cache.put_pod(pod)
-                for run in await self.kube.list(AGENT_RUN, fields=UNFINISHED):
-                    self.cache.put_run(run)
+                    async for pods in self.kube.pages(POD, namespace, labels=RUN_UID_LABEL):
+                        for pod in pods:
+                            self.cache.put_pod(pod)
+                async for runs in self.kube.pages(AGENT_RUN, fields=UNFINISHED):
+                    for run in runs:
+                        self.cache.put_run(run)
                 break
             except TowlineError as fault:
                 log.warning("first look failed", extra={"fields": {"cause": str(fault)}})

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 
 from towline.controller.cache import Cache, ours
 from towline.controller.carry_out import HISTORY_SECONDS
-from towline.controller.pods import pod_seen
+from towline.controller.ports import Namespaces
 from towline.controller.queue import WorkQueue
 from towline.controller.run_objects import Key, key_of
+from towline.controller.seen import PodSeen
 from towline.errors import StoreUnavailable
 from towline.events import index, pods, runs
 from towline.events.event import RunRef
 from towline.events.store import Store
-from towline.kube.client import Kube, Object
+from towline.kube.client import Kube
 from towline.kube.errors import Conflict
 from towline.kube.kinds import AGENT_RUN, POD
-from towline.naming import RUN_NAMESPACE_LABEL, RUN_UID_LABEL
 
 log = logging.getLogger(__name__)
 
@@ -31,22 +31,22 @@ class Reaper:
     store: Store
     cache: Cache
     queue: WorkQueue[Key]
+    namespaces: Namespaces
     installation: str
     _suspects: set[RunRef] = field(default_factory=set)
 
-    async def orphans(self, listed: Sequence[Object]) -> None:
-        """`listed` are the metadata of all pods with our labels, as they were a moment ago."""
-        unknown = [obj for obj in listed if self.cache.key(obj["metadata"]["labels"][RUN_UID_LABEL]) is None]
-        for namespace in dict.fromkeys(obj["metadata"]["labels"].get(RUN_NAMESPACE_LABEL, "") for obj in unknown):
+    async def orphans(self, listed: Sequence[PodSeen]) -> None:
+        """`listed` are all pods with our labels, as they were a moment ago."""
+        unknown = [pod for pod in listed if self.cache.key(pod.run_uid) is None]
+        for namespace in dict.fromkeys(pod.run_namespace for pod in unknown):
             keys = await self._keys(namespace)
-            for obj in unknown:
-                labels = obj["metadata"]["labels"]
-                if labels.get(RUN_NAMESPACE_LABEL, "") != namespace:
+            for pod in unknown:
+                if pod.run_namespace != namespace:
                     continue
-                if (key := keys.get(labels[RUN_UID_LABEL])) is not None:
+                if (key := keys.get(pod.run_uid)) is not None:
                     self.queue.add(key)
-                elif ours(obj, pod_seen(obj)) and "deletionTimestamp" not in obj["metadata"]:
-                    await self._delete(obj)
+                elif ours(pod) and not pod.deleting:
+                    await self._delete(pod)
 
     async def histories(self) -> None:
         """What the store still has of runs that the cluster has no more; believed at the second sight."""
@@ -54,7 +54,8 @@ class Reaper:
             stored = set(await index.members(self.store, self.installation))
         except StoreUnavailable:
             return
-        there = {obj["metadata"]["uid"] for obj in await self.kube.list(AGENT_RUN, metadata_only=True)}
+        pages = self.kube.pages(AGENT_RUN, metadata_only=True)
+        there = {obj["metadata"]["uid"] async for page in pages for obj in page}
         gone = {run for run in stored if run.uid not in there}
         for run in gone & self._suspects:
             await runs.expire(self.store, run, HISTORY_SECONDS)
@@ -66,15 +67,15 @@ class Reaper:
         """UID → key of every run of a namespace, finished ones too."""
         if not namespace:
             return {}
-        found = await self.kube.list(AGENT_RUN, namespace, metadata_only=True)
-        return {obj["metadata"]["uid"]: key_of(obj) for obj in found}
+        pages = self.kube.pages(AGENT_RUN, namespace, metadata_only=True)
+        return {obj["metadata"]["uid"]: key_of(obj) async for page in pages for obj in page}
 
-    async def _delete(self, obj: Object) -> None:
-        metadata = obj["metadata"]
-        fields = {"pod": f"{metadata['namespace']}/{metadata['name']}", "uid": metadata["uid"]}
+    async def _delete(self, pod: PodSeen) -> None:
+        namespace = self.namespaces.harness if pod.harness else self.namespaces.sandboxes
+        fields = {"pod": f"{namespace}/{pod.name}", "uid": pod.uid}
         try:
-            await self.kube.delete(POD, metadata["namespace"], metadata["name"], uid=metadata["uid"])
-            await pods.forget_harness(self.store, metadata["name"])
+            await self.kube.delete(POD, namespace, pod.name, uid=pod.uid)
+            await pods.forget_harness(self.store, pod.name)
         except (Conflict, StoreUnavailable) as fault:
             fields["cause"] = str(fault)
         log.warning("orphaned pod deleted", extra={"fields": fields})

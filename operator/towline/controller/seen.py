@@ -103,6 +103,7 @@ class PodSeen:
     name: str
     uid: str
     run_uid: str
+    run_namespace: str = ""
     harness: bool
     number: int
     version: int = 0

@@ -10,20 +10,22 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from towline.clock import utc_now
-from towline.controller.cache import Cache
+from towline.controller.cache import Cache, ours
 from towline.controller.memory import give_back
-from towline.controller.pods import moment
+from towline.controller.pods import moment, pod_seen
 from towline.controller.policies import Policies
 from towline.controller.ports import Namespaces
 from towline.controller.queue import WorkQueue
 from towline.controller.reaper import Reaper
 from towline.controller.run_objects import Key, key_of
+from towline.controller.seen import PodSeen
 from towline.errors import StoreUnavailable, TowlineError
 from towline.events.glance import states
 from towline.events.store import Store
-from towline.kube.client import Kube, Object
+from towline.kube.client import Kube
 from towline.kube.kinds import AGENT_RUN, POD
 from towline.naming import DELETE_AFTER_ANNOTATION, FINALIZER, RUN_UID_LABEL, SETTLED_ANNOTATION
 
@@ -80,7 +82,7 @@ class Sweep:
         self.succeeded = time.monotonic()
         await self._heal_runs(runs)
         self._heal_pods(pods)
-        self._check_watches(dict(map(_version, [*runs, *pods])))
+        self._check_watches(dict(runs.values()) | {pod.uid: pod.version for pod in pods})
         await self.reaper.orphans(pods)
 
     async def states(self) -> None:
@@ -96,19 +98,22 @@ class Sweep:
 
     async def finished(self) -> None:
         """Finished runs, which no watch shows: not settled yet, changed since, or at the end of their time to live."""
-        for obj in await self.kube.list(AGENT_RUN, metadata_only=True):
-            metadata = obj["metadata"]
-            annotations = metadata.get("annotations") or {}
-            settled = annotations.get(SETTLED_ANNOTATION)
-            if self.cache.key(metadata["uid"]) is not None:
-                continue
-            due = moment(annotations.get(DELETE_AFTER_ANNOTATION))
-            if settled != str(metadata.get("generation")) or FINALIZER in (metadata.get("finalizers") or ()):
-                self.queue.add(key_of(obj))
-            elif due is not None:
-                wait = (due - self.now()).total_seconds()
-                if wait < self.every_seconds * FINISHED_EVERY:
-                    self.queue.add_after(key_of(obj), wait)
+        async for page in self.kube.pages(AGENT_RUN, metadata_only=True):
+            for obj in page:
+                metadata = obj["metadata"]
+                if self.cache.key(metadata["uid"]) is None:
+                    self._finished(key_of(obj), metadata)
+
+    def _finished(self, key: Key, metadata: Mapping[str, Any]) -> None:
+        annotations = metadata.get("annotations") or {}
+        due = moment(annotations.get(DELETE_AFTER_ANNOTATION))
+        settled = annotations.get(SETTLED_ANNOTATION) == str(metadata.get("generation"))
+        if not settled or FINALIZER in (metadata.get("finalizers") or ()):
+            self.queue.add(key)
+        elif due is not None:
+            wait = (due - self.now()).total_seconds()
+            if wait < self.every_seconds * FINISHED_EVERY:
+                self.queue.add_after(key, wait)
 
     def _check_watches(self, versions: Mapping[str, int]) -> None:
         """Notes what the watches have not told yet; what they still have not told after a while, they never will."""
@@ -121,17 +126,22 @@ class Sweep:
             self.stalled = True
             log.error("watch stalled", extra={"fields": {"objects": len(late)}})
 
-    async def _runs(self) -> list[Object]:
-        return await self.kube.list(AGENT_RUN, fields=UNFINISHED, metadata_only=True)
-
-    async def _pods(self) -> list[Object]:
-        found: list[Object] = []
-        for namespace in (self.namespaces.harness, self.namespaces.sandboxes):
-            found += await self.kube.list(POD, namespace, labels=RUN_UID_LABEL, metadata_only=True)
+    async def _runs(self) -> dict[Key, tuple[str, int]]:
+        """Key → UID and version of each unfinished run."""
+        found = {}
+        async for page in self.kube.pages(AGENT_RUN, fields=UNFINISHED, metadata_only=True):
+            found |= {key_of(obj): (obj["metadata"]["uid"], int(obj["metadata"]["resourceVersion"])) for obj in page}
         return found
 
-    async def _heal_runs(self, runs: Sequence[Object]) -> None:
-        listed = {key_of(obj): _version(obj) for obj in runs}
+    async def _pods(self) -> list[PodSeen]:
+        """What the metadata say of each pod with our labels."""
+        found: list[PodSeen] = []
+        for namespace in (self.namespaces.harness, self.namespaces.sandboxes):
+            async for page in self.kube.pages(POD, namespace, labels=RUN_UID_LABEL, metadata_only=True):
+                found += map(pod_seen, page)
+        return found
+
+    async def _heal_runs(self, listed: Mapping[Key, tuple[str, int]]) -> None:
         for key, (uid, version) in listed.items():
             entry = self.cache.entry(key)
             if entry is None or entry.head.uid != uid or entry.version < version:
@@ -149,11 +159,11 @@ class Sweep:
         found = await self.kube.get(AGENT_RUN, *key, metadata_only=True)
         return found is not None and bool(found["metadata"]["uid"] == uid)
 
-    def _heal_pods(self, pods: Sequence[Object]) -> None:
+    def _heal_pods(self, pods: Sequence[PodSeen]) -> None:
         listed: dict[str, dict[str, int]] = {}
-        for obj in pods:
-            uid, version = _version(obj)
-            listed.setdefault(obj["metadata"]["labels"][RUN_UID_LABEL], {})[uid] = version
+        for pod in pods:
+            if ours(pod):
+                listed.setdefault(pod.run_uid, {})[pod.uid] = pod.version
         for entry in self.cache.entries():
             known = {pod.uid: pod.version for pod in (*entry.harnesses.values(), *entry.sandboxes.values())}
             there = listed.get(entry.head.uid, {})
@@ -169,7 +179,3 @@ class Sweep:
             await part()
         except TowlineError as fault:
             log.warning("sweep interrupted", extra={"fields": {"part": part.__name__, "cause": str(fault)}})
-
-
-def _version(obj: Object) -> tuple[str, int]:
-    return obj["metadata"]["uid"], int(obj["metadata"]["resourceVersion"])

@@ -7,7 +7,7 @@ first, which raises when this process no longer leads.
 import asyncio
 import builtins
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -87,27 +87,35 @@ class Kube:
         fields: str = "",
         metadata_only: bool = False,
     ) -> builtins.list[Object]:
-        """All objects that the selectors select, page by page. Begins again, once, when a page comes too late (410)."""
-        try:
-            return await self._list(kind, namespace, labels, fields, metadata_only)
-        except Refused as refusal:
-            if refusal.status != 410:
-                raise
-            return await self._list(kind, namespace, labels, fields, metadata_only)
+        """All objects that the selectors select. Begins again, once, when a page comes too late (410)."""
+        for attempt in (1, 2):
+            try:
+                pages = self.pages(kind, namespace, labels=labels, fields=fields, metadata_only=metadata_only)
+                return [obj async for page in pages for obj in page]
+            except Refused as refusal:
+                if refusal.status != 410 or attempt == 2:
+                    raise
+        raise AssertionError("the second attempt returns or raises")
 
-    async def _list(
-        self, kind: Kind, namespace: str | None, labels: str, fields: str, metadata_only: bool
-    ) -> builtins.list[Object]:
+    async def pages(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
+    ) -> AsyncIterator[builtins.list[Object]]:
+        """The same page by page, for who need not have them all at once. Refused with status 410: begin again."""
         accept = _METADATA_LIST if metadata_only else "application/json"
         limit = METADATA_PAGE if metadata_only else PAGE
         query = {"limit": str(limit), "labelSelector": labels, "fieldSelector": fields}
-        items: builtins.list[Object] = []
         while True:
             page = await self._request("GET", kind.path(namespace), query=query, accept=accept)
-            items += page["items"] or ()  # null for the metadata of no custom resource
+            yield page["items"] or []  # null for the metadata of no custom resource
             query["continue"] = page["metadata"].get("continue", "")
             if not query["continue"]:
-                return items
+                return
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
