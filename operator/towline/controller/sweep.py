@@ -128,7 +128,7 @@ class Sweep:
 
     async def _runs(self) -> dict[Key, tuple[str, int]]:
         """Key → UID and version of each unfinished run."""
-        found = {}
+        found: dict[Key, tuple[str, int]] = {}
         async for page in self.kube.pages(AGENT_RUN, fields=UNFINISHED, metadata_only=True):
             found |= {key_of(obj): (obj["metadata"]["uid"], int(obj["metadata"]["resourceVersion"])) for obj in page}
         return found

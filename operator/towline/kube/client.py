@@ -22,8 +22,9 @@ Object = dict[str, Any]
 
 TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
-PAGE, METADATA_PAGE = 100, 500
-"""Objects a request of a list. As Python objects a page of whole ones takes ten times its JSON."""
+PAGE = 100
+"""Objects a request of a list. As Python objects a page takes ten times its JSON, and what a burst took once is never
+quite given back."""
 MAX_RETRY_AFTER_SECONDS = 60.0
 
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -108,8 +109,7 @@ class Kube:
     ) -> AsyncIterator[builtins.list[Object]]:
         """The same page by page, for who need not have them all at once. Refused with status 410: begin again."""
         accept = _METADATA_LIST if metadata_only else "application/json"
-        limit = METADATA_PAGE if metadata_only else PAGE
-        query = {"limit": str(limit), "labelSelector": labels, "fieldSelector": fields}
+        query = {"limit": str(PAGE), "labelSelector": labels, "fieldSelector": fields}
         while True:
             page = await self._request("GET", kind.path(namespace), query=query, accept=accept)
             yield page["items"] or []  # null for the metadata of no custom resource
