@@ -6,7 +6,7 @@ from tests.control_plane.stage import Played, Stage
 from towline.api.agentrun_status import AgentRunStatus
 from towline.events import runs
 from towline.kube.kinds import AGENT_TEMPLATE, EVENT, MODEL_PROVIDER, POD, SANDBOX_CLASS
-from towline.naming import FINALIZER, harness_pod_name
+from towline.naming import FINALIZER, harness_pod_name, sandbox_name
 
 
 async def working(stage: Stage, name: str = "hello", **spec: object) -> Played:
@@ -158,7 +158,11 @@ async def test_a_finished_run_goes_when_its_time_to_live_is_over(stage: Stage) -
     await run.ends(await run.harness())
 
     await run.until_gone()
-    assert 0 < await stage.store.client.ttl(run.ref.keys.log) <= 3600
+
+    async def expiring() -> bool:
+        return 0 < await stage.store.client.ttl(run.ref.keys.log) <= 3600
+
+    await stage.until(expiring, "its history to expire")
 
 
 # -- what a run refers to --------------------------------------------------------------------------------------------
@@ -533,3 +537,50 @@ async def test_describe_tells_the_story_without_a_word_of_the_prompt(stage: Stag
 
     reasons = await stage.until(told, "the end is told")
     assert reasons == ["Accepted", "HarnessReadyRunning", "FinishedCompleted"]
+
+
+async def test_a_spec_of_300_kilobytes_runs_and_goes_like_any_other(stage: Stage) -> None:
+    await stage.started()
+    files = [{"path": f"f{n}", "content": "x" * 8000} for n in range(16)]
+    params = {f"p{n}": "x" * 4000 for n in range(32)}
+
+    run = await working(stage, prompt="x" * 32_000, workspace={"files": files}, params=params)
+
+    spec = await runs.load_spec(stage.store, run.ref)
+    assert spec is not None
+    assert len(spec) > 150_000
+    await run.delete()
+    await run.until_gone()
+    await run.no_pods()
+
+
+async def test_a_foreign_pod_with_the_name_of_a_sandbox_is_left_alone_and_the_call_is_told(stage: Stage) -> None:
+    await stage.apply(SANDBOX_CLASS.name, f"quick-{stage.tag}", {"startTimeoutSeconds": 2})
+    await stage.started()
+    run = await working(stage, sandbox={"className": f"quick-{stage.tag}"})
+    foreign = await stage.foreign_pod(stage.sandboxes, sandbox_name(run.uid, 1))
+
+    await run.wants_sandbox()
+
+    await run.until_condition("SandboxReady", "False", "NameTaken")
+    assert (await run.until_record("Failed")).reason == "NameTaken"
+    left = await stage.kube.get(POD, stage.sandboxes, foreign["metadata"]["name"])
+    assert left is not None
+    assert left["metadata"]["uid"] == foreign["metadata"]["uid"]
+    await ready_sandbox(stage, run, 2)
+
+
+async def test_a_provider_that_was_deleted_meanwhile_is_said_when_the_next_harness_needs_it(stage: Stage) -> None:
+    await stage.started()
+    name = f"p-{stage.tag}"
+    scripted = {"api": "Scripted", "scripted": {"steps": [{"text": "hi"}]}}
+    await stage.apply(MODEL_PROVIDER.name, name, scripted)
+    await stage.apply(AGENT_TEMPLATE.name, "t", {"model": {"provider": name}}, namespace=stage.namespace)
+    run = await working(stage, templateRef={"name": "t"})
+
+    await stage.kube.delete(MODEL_PROVIDER, None, name)
+    await run.ends(await run.harness(), 1)
+
+    await run.until_condition("HarnessReady", "False", "ProviderNotFound")
+    await stage.apply(MODEL_PROVIDER.name, name, scripted)
+    await run.harness(2)
