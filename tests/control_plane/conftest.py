@@ -6,14 +6,14 @@ The suite needs the programs that `python -m e2e.cluster build` makes; without t
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("kopf", reason="the extra `operator` is not installed")
 
-from tests.control_plane.stage import ControlPlane, Stage
+from tests.control_plane.stage import ControlPlane, OwnStore, Stage
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,16 +52,8 @@ async def stage(control_plane: ControlPlane, valkey_url: str) -> AsyncIterator[S
 
 
 @pytest.fixture
-def valkey_later(valkey_binary: str, tmp_path: Path) -> Iterator[tuple[str, Callable[[], None]]]:
-    """The URL of a server that does not run yet, and what starts it."""
-    socket = tmp_path / "later.sock"
-    servers: list[subprocess.Popen[bytes]] = []
-
-    def start() -> None:
-        options = ["--port", "0", "--unixsocket", str(socket), "--dir", str(tmp_path), "--save", ""]
-        servers.append(subprocess.Popen([valkey_binary, *options], stdout=subprocess.DEVNULL))
-
-    yield f"unix://{socket}", start
-    for server in servers:
-        server.terminate()
-        server.wait(10)
+def store_of_its_own(valkey_binary: str, tmp_path: Path) -> Iterator[OwnStore]:
+    """A server that a test may start and stop; it does not run at first."""
+    made = OwnStore(valkey_binary, tmp_path)
+    yield made
+    made.stop()

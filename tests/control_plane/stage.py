@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import subprocess
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +61,25 @@ class ControlPlane:
     def kubectl(self) -> Path:
         """The one that was built with it."""
         return self.bin / "kubectl"
+
+
+class OwnStore:
+    """An event store whose comings and goings are the test's."""
+
+    def __init__(self, binary: str, folder: Path) -> None:
+        self.url = f"unix://{folder}/own.sock"
+        self._command = [binary, "--port", "0", "--unixsocket", f"{folder}/own.sock", "--dir", str(folder)]
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        options = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
+        self._server = subprocess.Popen([*self._command, *options], stdout=subprocess.DEVNULL)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.terminate()
+            self._server.wait(10)
+            self._server = None
 
 
 @dataclass(frozen=True)
@@ -352,6 +372,13 @@ class Played:
         return await self.stage.until(
             lambda: self.stage.kube.get(POD, self.stage.harness, name), f"harness pod {name}", bound
         )
+
+    async def harness_is_deleted(self, epoch: int = 1) -> None:
+        async def deleted() -> bool:
+            pod = await self.stage.kube.get(POD, self.stage.harness, harness_pod_name(self.uid, epoch))
+            return pod is None or "deletionTimestamp" in pod["metadata"]
+
+        await self.stage.until(deleted, f"the harness pod of {self.name} is being deleted")
 
     async def sandbox(self, generation: int = 1) -> Object:
         name = sandbox_name(self.uid, generation)

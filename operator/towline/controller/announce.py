@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 BURST, PER_SECOND = 25.0, 1 / 60
 """For each run: enough for its whole story, then one a minute."""
 WAITING = 500
+REMEMBERED = 10_000
+"""Budgets kept; beyond that all begin anew."""
 MAX_NOTE = 1000
 
 _TOLD = {
@@ -100,6 +102,8 @@ class Poster:
 
     def _allowed(self, uid: str) -> bool:
         now = time.monotonic()
+        if len(self._budget) > REMEMBERED:
+            self._budget.clear()
         left, at = self._budget.get(uid, (BURST, now))
         left = min(left + (now - at) * PER_SECOND, BURST)
         self._budget[uid] = (max(left - 1, 0.0), now)

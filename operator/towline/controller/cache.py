@@ -15,6 +15,8 @@ from towline.controller.seen import Facts, PodSeen, RunSeen
 from towline.events.log import RunState
 from towline.naming import harness_pod_name, sandbox_name
 
+TOMBSTONES = 2000
+
 
 @dataclass(slots=True)
 class Entry:
@@ -64,6 +66,8 @@ class Cache:
         self._keys: dict[str, Key] = {}
         self._watched: dict[str, int] = {}
         """UID of a run or pod → the newest version that a watch delivered."""
+        self._gone: dict[str, None] = {}
+        """UIDs of pods that a watch told to be gone, the last ones: an answer that was under way knows no better."""
         self._strays: dict[str, dict[str, PodSeen]] = {}
         """Pods whose run is not known here, by the run's UID; taken in when it comes."""
 
@@ -145,7 +149,7 @@ class Cache:
         pod = pod_seen(obj)
         if watched:
             self._note(pod.uid, obj["metadata"]["resourceVersion"])
-        if not ours(pod):
+        if not ours(pod) or pod.uid in self._gone:
             return None
         key = self._keys.get(pod.run_uid)
         shelf = _shelf(self._runs[key], pod) if key is not None else self._strays.setdefault(pod.run_uid, {})
@@ -156,8 +160,12 @@ class Cache:
         return key
 
     def drop_pod(self, obj: Mapping[str, Any]) -> Key | None:
-        """A watch or a delete says that the pod is gone. The key of its run, if known."""
-        return self.forget_pod(pod_seen(obj))
+        """A watch says that the pod is gone. The key of its run, if known."""
+        pod = pod_seen(obj)
+        self._gone[pod.uid] = None
+        if len(self._gone) > TOMBSTONES:
+            del self._gone[next(iter(self._gone))]
+        return self.forget_pod(pod)
 
     def forget_pod(self, pod: PodSeen) -> Key | None:
         """Takes out this pod, and not another of its name."""
@@ -173,8 +181,8 @@ class Cache:
     def set_pods(self, key: Key, harnesses: Iterable[PodSeen], sandboxes: Iterable[PodSeen]) -> None:
         """A live list of a run's pods replaces what was known, but for what is newer still."""
         if (entry := self._runs.get(key)) is not None:
-            entry.harnesses = _newest(entry.harnesses, harnesses)
-            entry.sandboxes = _newest(entry.sandboxes, sandboxes)
+            entry.harnesses = _newest(entry.harnesses, (pod for pod in harnesses if pod.uid not in self._gone))
+            entry.sandboxes = _newest(entry.sandboxes, (pod for pod in sandboxes if pod.uid not in self._gone))
 
     def _note(self, uid: str, version: str) -> None:
         self._watched[uid] = max(self._watched.get(uid, 0), int(version))

@@ -253,7 +253,7 @@ class Hands:
         except Conflict:
             return seen  # another pod of that name: not ours to delete
         gone = next(pod for pod in (*seen.harnesses, *seen.sandboxes) if pod.uid == action.uid)
-        if left is not None and left.get("kind") == "Pod" and action.grace_seconds != 0:
+        if left is not None and left.get("kind") == "Pod" and not _removed(left):
             self.cache.put_pod(left)
             return _with_pod(seen, gone, pod_seen(left))
         self.cache.forget_pod(gone)
@@ -269,6 +269,11 @@ class Hands:
 
     def _provider(self, seen: Observed) -> str:
         return seen.facts.sandbox_provider if seen.facts is not None else ""
+
+
+def _removed(pod: Object) -> bool:
+    """Whether a deleted pod went at once: without grace, and with nobody's finalizer."""
+    return pod["metadata"].get("deletionGracePeriodSeconds") == 0 and not pod["metadata"].get("finalizers")
 
 
 def _with_pod(seen: Observed, old: PodSeen, new: PodSeen | None) -> Observed:

@@ -17,6 +17,8 @@ AT_ONCE = frozenset({"want", "cancel", "closed", "lost"})
 SOON_SECONDS = 0.3
 """After a quiet time the first event is looked at this late: it seldom comes alone."""
 
+REMEMBERED = 10_000
+
 
 @dataclass(kw_only=True)
 class Ears:
@@ -50,6 +52,8 @@ class Ears:
             self.queue.add(key)
         elif kind in ("log", "inbox"):
             now, every = time.monotonic(), COUNTERS_EVERY.total_seconds()
+            if len(self._looked) > REMEMBERED:
+                self._looked.clear()
             wait = max(SOON_SECONDS, self._looked.get(key, now - every) + every - now)
             if wait == SOON_SECONDS:
                 self._looked[key] = now

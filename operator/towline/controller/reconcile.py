@@ -39,13 +39,14 @@ class Reconciler:
     cache: Cache
     tell: Tell
     monotonic: Callable[[], float] = time.monotonic
-    _written: dict[str, float] = field(default_factory=dict)
-    """UID → when its status was written last; only spaces the writing of counters."""
+    _written: dict[Key, float] = field(default_factory=dict)
+    """When a status was written last; only spaces the writing of counters."""
 
     async def reconcile(self, key: Key) -> Looked:
         """Raises errors of our family when it could not be finished: come back later."""
         seen = await self.observer.look(key)
         if seen is None:
+            self._written.pop(key, None)
             return Looked()
         made = plan(seen)
         if not seen.live and any(not isinstance(action, HARMLESS) for action in made.actions):
@@ -62,24 +63,24 @@ class Reconciler:
             seen = await self.observer.reread(seen)
         if isinstance(fault, Conflict | Gone):
             raise fault  # what we saw is no longer so: its status would be wrong, too
-        seen, postponed = await self._write(seen)
+        seen, postponed = await self._write(key, seen)
         if seen.run.status != before:
             self.tell(seen.run, before)
         if fault is not None and not isinstance(fault, StoreUnavailable):
             raise fault
         return self._next(key, seen, postponed)
 
-    async def _write(self, seen: Observed) -> tuple[Observed, timedelta | None]:
+    async def _write(self, key: Key, seen: Observed) -> tuple[Observed, timedelta | None]:
         """The status, if it is due; else when it will be."""
-        uid, old, new = seen.run.uid, seen.run.status, status_of(seen)
+        old, new = seen.run.status, status_of(seen)
         if old == new or (seen.run.deleting_since is not None and not seen.run.finalizers):
             return seen, None
-        written = self._written.get(uid)
+        written = self._written.get(key)
         since = timedelta.max if written is None else timedelta(seconds=self.monotonic() - written)
         if not due(old, new, since):
             return seen, COUNTERS_EVERY - since
         seen = await self.hands.write_status(seen, new)
-        self._written[uid] = self.monotonic()
+        self._written[key] = self.monotonic()
         return seen, None
 
     def _next(self, key: Key, seen: Observed, postponed: timedelta | None) -> Looked:
@@ -98,4 +99,4 @@ class Reconciler:
         """Done with it; a time to live is kept by the sweep."""
         self.cache.drop_run(key)
         self.observer.forget(run.uid)
-        self._written.pop(run.uid, None)
+        self._written.pop(key, None)

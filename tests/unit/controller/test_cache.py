@@ -3,6 +3,7 @@
 from typing import Any
 
 from towline.controller.cache import Cache
+from towline.controller.pods import pod_seen
 from towline.naming import harness_pod_name
 
 KEY = ("team", "hello")
@@ -104,3 +105,17 @@ def test_a_run_that_left_the_watch_asks_for_a_live_look_unless_it_has_finished()
     entry.stale = False
 
     assert not cache.lost_sight(KEY)
+
+
+def test_an_answer_that_was_under_way_does_not_bring_back_a_pod_that_a_watch_told_to_be_gone() -> None:
+    cache = Cache()
+    cache.put_run(run())
+    cache.put_pod(pod(version=1), watched=True)
+    cache.drop_pod(pod(version=3))
+
+    assert cache.put_pod(pod(version=2)) is None
+    cache.set_pods(KEY, [pod_seen(pod(version=2))], [])
+
+    entry = cache.entry(KEY)
+    assert entry is not None
+    assert entry.harnesses == {}

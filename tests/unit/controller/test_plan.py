@@ -501,3 +501,49 @@ def test_suspending_puts_both_pods_away_and_resuming_is_no_loss() -> None:
     world.set(suspend=False)
 
     assert actions(world)[1:] == [RaiseEpoch(2), CreateHarness(2)]
+
+
+def test_a_pod_that_was_forced_out_is_not_forced_again() -> None:
+    world = working()
+    world.delete()
+    world.reconcile()
+    world.pods[POD] = replace(world.pods[POD], deadline=NOW, forced=True)
+    world.now = NOW + OVERDUE
+
+    assert not any(isinstance(action, DeletePod) for action in actions(world))
+
+
+def test_a_sandbox_that_is_being_deleted_before_it_was_told_is_not_told() -> None:
+    world = working()
+    world.wants()
+    world.settle()
+    world.starts(FIRST)
+    world.pods[FIRST] = replace(world.pods[FIRST], deadline=NOW)
+
+    assert actions(world) == []
+
+
+def test_a_run_that_the_store_knows_is_cancelled_by_its_log_even_if_the_status_does_not_know_that_yet() -> None:
+    world = World()
+    world.reconcile(dies_before=1)
+    world.run = replace(world.run, status={})
+    world.set(cancel=True)
+
+    assert actions(world) == [RequestCancel("Cancelled"), Finish(2, "Cancelled", "Cancelled")]
+
+
+def test_a_run_that_is_resumed_while_the_store_is_away_still_knows_that_nothing_was_lost() -> None:
+    world = working()
+    world.set(suspend=True)
+    world.settle()
+    world.passes(11)
+    world.settle()
+    world.store_away = True
+    world.set(suspend=False)
+    world.settle()
+
+    world.store_away = False
+
+    (granted,) = (action for action in actions(world) if isinstance(action, Grant))
+    assert granted.ended is not None
+    assert granted.ended.reason == "Suspended"
