@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("kopf", reason="the extra `operator` is not installed")
-
 from tests.control_plane.stage import ControlPlane, OwnStore, Stage
 
 ROOT = Path(__file__).parents[2]

@@ -54,7 +54,7 @@ async def test_a_finished_run_goes_at_once_and_its_kept_pod_with_the_next_sweep(
 
 
 async def test_deletion_needs_no_store(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("towline.controller.plan.STORE_PATIENCE", SECOND)
+    monkeypatch.setattr("towline.controller.plan_end.STORE_PATIENCE", SECOND)
     first = await stage.started()
     run = await working(stage)
     await ready_sandbox(stage, run)
@@ -104,8 +104,8 @@ async def test_a_finalizer_of_somebody_else_on_a_pod_holds_nothing_up_for_ever(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("towline.controller.plan_pods.OVERDUE", SECOND)
-    monkeypatch.setattr("towline.controller.plan.OVERDUE", SECOND)
-    monkeypatch.setattr("towline.controller.plan.LET_GO", SECOND)
+    monkeypatch.setattr("towline.controller.plan_end.OVERDUE", SECOND)
+    monkeypatch.setattr("towline.controller.plan_end.LET_GO", SECOND)
     await stage.started()
     run = await working(stage)
     pod = await run.harness()

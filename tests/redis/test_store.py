@@ -1,6 +1,7 @@
 """The connection: what is told of a store that does not answer, or cannot write."""
 
 import asyncio
+import random
 import time
 
 import pytest
@@ -86,3 +87,42 @@ async def test_scripts_are_loaded_anew_after_the_server_forgot_them(store, run, 
     await store.client.script_flush()
 
     assert await appender.append([said()]) == [2]
+
+
+async def test_a_task_that_talks_to_the_store_can_be_cancelled_at_any_moment(store, run):
+    """redis-py's own socket_timeout makes it swallow most of these on Python 3.11."""
+    log = EventLog(store, run)
+
+    async def read() -> None:
+        while True:
+            await log.page(1, 10)
+
+    survived = 0
+    for _ in range(40):
+        reader = asyncio.create_task(read())
+        await asyncio.sleep(random.uniform(0.002, 0.007))
+        reader.cancel()
+        _, pending = await asyncio.wait([reader], timeout=0.5)
+        survived += len(pending)
+        while pending:
+            reader.cancel()
+            _, pending = await asyncio.wait([reader], timeout=0.5)
+
+    assert survived == 0
+
+
+async def test_a_store_that_accepts_and_never_answers_is_given_up():
+    connections = []
+    silent = await asyncio.start_server(lambda _, writer: connections.append(writer), "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    store = Store.connect(f"redis://127.0.0.1:{port}", timeout_seconds=0.2, patience_seconds=0)
+
+    with pytest.raises(StoreUnavailable, match="no answer in time"):
+        await store.ping()
+    with pytest.raises(TimeoutError):
+        await store.subscriber()
+
+    await store.aclose()
+    for writer in connections:
+        writer.close()
+    silent.close()

@@ -7,19 +7,15 @@ nothing.
 
 from datetime import datetime, timedelta
 
-from towline.controller import plan_sandbox
+from towline.controller import plan_end, plan_sandbox
 from towline.controller.actions import (
     AddFinalizer,
     CreateHarness,
-    DeleteRun,
-    ExpireHistory,
     Finish,
     Grant,
-    MarkSandboxDeleted,
     Plan,
     RaiseEpoch,
     RequestCancel,
-    Settle,
     StoreSnapshot,
 )
 from towline.controller.outcome import (
@@ -28,23 +24,14 @@ from towline.controller.outcome import (
     history_lost,
     outcome,
 )
-from towline.controller.plan_pods import OVERDUE, delete, overdue
+from towline.controller.plan_pods import delete, next_epoch, overdue, release_sandbox
 from towline.controller.pods import moment
-from towline.controller.seen import Ended, Observed, PodSeen
-from towline.naming import DELETE_AFTER_ANNOTATION, FINALIZER, SETTLED_ANNOTATION
+from towline.controller.seen import Ended, Observed
+from towline.naming import FINALIZER
 from towline.seal import EXIT_CODE as SEAL_FAILED
 
 CANCEL_GRACE = timedelta(seconds=5)
 """How long a cancelled harness may take to end by itself, which keeps its log; then its pod is deleted."""
-
-EXIT_GRACE = timedelta(seconds=5)
-"""Likewise for one that has finished the run."""
-
-LET_GO = timedelta(seconds=90)
-"""After this, a pod that even force does not remove holds up no deletion any more; the reaper stays with it."""
-
-STORE_PATIENCE = timedelta(seconds=30)
-"""How long the deletion of a run waits for the store to hear of it."""
 
 RECENT = timedelta(minutes=5)
 """Losses within this time delay the next harness: 1, 2, 4, 8, 16 s, for the five that the status remembers."""
@@ -58,7 +45,10 @@ MISSING_RECHECK = timedelta(seconds=30)
 """What a run waits for is watched, but for Secrets."""
 
 SUSPENDED = "Suspended"
-DELETED = "Deleted"
+"""What became of a harness that was put away on purpose."""
+
+VANISHED = "Deleted"
+"""…and of one whose pod is gone, by whatever hand."""
 
 
 def plan(seen: Observed) -> Plan:
@@ -66,9 +56,9 @@ def plan(seen: Observed) -> Plan:
     made = Plan()
     run = seen.run
     if run.deleting_since is not None:
-        _deleting(seen, run.deleting_since, made)
+        plan_end.deleting(seen, run.deleting_since, made)
     elif run.finished or outcome(seen) is not None:
-        _finished(seen, made)
+        plan_end.finished(seen, made)
     elif not seen.stored or seen.facts is None:
         _not_stored(seen, made)
     elif (reason := _cancel_reason(seen, made)) is not None:
@@ -107,13 +97,13 @@ def _start(seen: Observed, epoch: int, made: Plan, ended: Ended | None = None, c
 
 def _running(seen: Observed, made: Plan) -> None:
     _remove_stale(seen, made)
-    run, pod, known = seen.run, seen.harness, _next_epoch(seen) - 1
+    run, pod, known = seen.run, seen.harness, next_epoch(seen) - 1
     if run.epoch == 0 or known > run.epoch:
         # The store begins with epoch 1, before any was granted. More than was granted means that the API server's
         # state was restored from a backup.
         _start(seen, known if (run.epoch, known) == (0, 1) else known + 1, made)
     elif pod is None and run.pod_uid:
-        _lost(seen, Ended(reason=DELETED, disruption=True), made)
+        _lost(seen, Ended(reason=VANISHED, disruption=True), made)
     elif pod is None:
         # Granted, and then we were interrupted or refused. Everything up to the pod may be repeated.
         if FINALIZER not in run.finalizers:
@@ -164,7 +154,7 @@ def _recorded_loss(seen: Observed) -> Ended | None:
     if not attempts or attempts[-1].get("reason") == SUSPENDED:
         return None
     shown = next((pod.ended for pod in seen.harnesses if pod.number == before and pod.ended), None)
-    return shown or Ended(reason=attempts[-1].get("reason") or DELETED)
+    return shown or Ended(reason=attempts[-1].get("reason") or VANISHED)
 
 
 def _remove_stale(seen: Observed, made: Plan) -> None:
@@ -175,13 +165,7 @@ def _remove_stale(seen: Observed, made: Plan) -> None:
 
 
 def _fail(seen: Observed, reason: str, message: str, made: Plan) -> None:
-    made.do(Finish(_next_epoch(seen), "Failed", reason, message))
-
-
-def _next_epoch(seen: Observed) -> int:
-    """Above everything that was ever granted or raised."""
-    raised = seen.store.state.epoch if seen.store is not None else 0
-    return max([raised, seen.run.epoch, *(pod.number for pod in seen.harnesses)]) + 1
+    made.do(Finish(next_epoch(seen), "Failed", reason, message))
 
 
 # -- suspending, cancelling ------------------------------------------------------------------------------------------
@@ -191,7 +175,7 @@ def _suspended(seen: Observed, made: Plan) -> None:
     for pod in seen.harnesses:
         if pod.alive or pod.number < seen.run.epoch:
             delete(pod, seen, made)
-    _release_sandbox(seen, made)
+    release_sandbox(seen, made)
 
 
 def _cancel_reason(seen: Observed, made: Plan) -> str | None:
@@ -234,75 +218,4 @@ def _cancelling(seen: Observed, reason: str, made: Plan) -> None:
     elif reason == DEADLINE_EXCEEDED and not seen.run.cancel:
         _fail(seen, DEADLINE_EXCEEDED, "the run took longer than its activeDeadlineSeconds", made)
     else:
-        made.do(Finish(_next_epoch(seen), "Cancelled", reason))
-
-
-# -- the end ---------------------------------------------------------------------------------------------------------
-
-
-def _finished(seen: Observed, made: Plan) -> None:
-    """Pods go, the harness first: nothing must act on a sandbox that is being destroyed."""
-    run, ended = seen.run, outcome(seen)
-    completed = moment(run.status.get("completionTime")) or (ended.at if ended else seen.now)
-    due = None if run.ttl_seconds is None else completed + timedelta(seconds=run.ttl_seconds)
-    if run.finished and due is not None and due <= seen.now:
-        made.do(DeleteRun(due))
-        return
-    for pod in seen.harnesses:
-        stay = seen.finished_pod_retention if pod.ended is not None else EXIT_GRACE
-        if completed + stay > seen.now and not pod.deleting:
-            made.later(completed + stay - seen.now)
-        else:
-            delete(pod, seen, made)
-    _release_sandbox(seen, made)
-    if due is not None:
-        made.later(due - seen.now)
-    # An ended harness pod is inert; the reaper finds it if nobody else does, so it holds up no deletion.
-    acting = [*(pod for pod in seen.harnesses if pod.alive), *seen.sandboxes]
-    if run.finished and not any(_worth_waiting_for(pod, seen, made) for pod in acting):
-        _settle(seen, due, made)
-
-
-def _settle(seen: Observed, due: datetime | None, made: Plan) -> None:
-    run = seen.run
-    wanted = {
-        DELETE_AFTER_ANNOTATION: due.strftime("%Y-%m-%dT%H:%M:%SZ") if due else None,
-        SETTLED_ANNOTATION: str(run.generation),
-    }
-    if FINALIZER in run.finalizers or any(run.annotations.get(name) != value for name, value in wanted.items()):
-        made.do(Settle(wanted))
-
-
-def _deleting(seen: Observed, since: datetime, made: Plan) -> None:
-    """Cancels, then cleans. Waits for the store a while, for stuck pods a while, for nothing for ever."""
-    if FINALIZER not in seen.run.finalizers:
-        return
-    open_log = seen.stored and seen.store is not None and seen.store.state.closed is None
-    if open_log and seen.store is not None and seen.store.state.cancel is None:
-        made.do(RequestCancel(DELETED))
-    for pod in (*seen.harnesses, *seen.sandboxes):
-        delete(pod, seen, made)
-    alive = [pod for pod in seen.harnesses if pod.alive]
-    if open_log and all(overdue(pod, seen, made) for pod in alive):
-        made.do(Finish(_next_epoch(seen), "Cancelled", DELETED))
-    if not any(_worth_waiting_for(pod, seen, made) for pod in (*seen.harnesses, *seen.sandboxes)):
-        if seen.store is not None:
-            made.do(ExpireHistory(), Settle())
-        elif seen.now >= since + STORE_PATIENCE:
-            made.do(Settle())
-        else:
-            made.later(since + STORE_PATIENCE - seen.now)
-
-
-def _worth_waiting_for(pod: PodSeen, seen: Observed, made: Plan) -> bool:
-    if pod.deadline is None:
-        return True
-    made.later(pod.deadline + OVERDUE + LET_GO - seen.now)
-    return seen.now < pod.deadline + OVERDUE + LET_GO
-
-
-def _release_sandbox(seen: Observed, made: Plan) -> None:
-    for pod in seen.sandboxes:
-        delete(pod, seen, made)
-    if seen.stored and seen.store is not None and seen.store.sandbox.state == "Ready":
-        made.do(MarkSandboxDeleted(seen.store.sandbox.name))
+        made.do(Finish(next_epoch(seen), "Cancelled", reason))

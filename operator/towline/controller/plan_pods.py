@@ -1,8 +1,11 @@
-"""How pods are taken away: with grace first, by force when a node is dead. Used by `plan.py` and `plan_sandbox.py`."""
+"""What the parts of the plan share: how pods are taken away, and which epoch is above all others. Pure.
+
+With grace first, by force when a node is dead.
+"""
 
 from datetime import timedelta
 
-from towline.controller.actions import DeletePod, Plan
+from towline.controller.actions import DeletePod, MarkSandboxDeleted, Plan
 from towline.controller.seen import Observed, PodSeen
 
 OVERDUE = timedelta(seconds=30)
@@ -25,3 +28,17 @@ def overdue(pod: PodSeen, seen: Observed, made: Plan) -> bool:
         return True
     made.later(pod.deadline + OVERDUE - seen.now)
     return False
+
+
+def next_epoch(seen: Observed) -> int:
+    """Above everything that was ever granted or raised."""
+    raised = seen.store.state.epoch if seen.store is not None else 0
+    return max([raised, seen.run.epoch, *(pod.number for pod in seen.harnesses)]) + 1
+
+
+def release_sandbox(seen: Observed, made: Plan) -> None:
+    """The run needs none now: the pods go, and the gateway is told."""
+    for pod in seen.sandboxes:
+        delete(pod, seen, made)
+    if seen.stored and seen.store is not None and seen.store.sandbox.state == "Ready":
+        made.do(MarkSandboxDeleted(seen.store.sandbox.name))

@@ -24,6 +24,8 @@ class Policies:
     wanted: Sequence[Object]
     refresh: Callable[[Kube], Awaitable[None]]
     """Looks up what no sandbox may reach. Has to succeed once; later failures leave what is known in use."""
+    restored: Callable[[], None]
+    """Called when sandboxes may be made again."""
     in_force: bool = False
     _refreshed: bool = False
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -33,12 +35,15 @@ class Policies:
         self._changed.set()
 
     async def ensure(self) -> None:
-        """Applies those that are not as they should be. Raises errors of our family; then `in_force` is False."""
-        self.in_force = False
+        """Applies those that are not as they should be; from seeing one until it is back `in_force` is False.
+
+        Raises errors of our family, which change nothing of that.
+        """
         for policy in self.wanted:
             metadata = policy["metadata"]
             found = await self.kube.get(NETWORK_POLICY, metadata["namespace"], metadata["name"])
             if found is None or found.get("spec") != policy["spec"]:
+                self.in_force = False
                 await self.kube.apply(policy)
                 fields = {
                     "policy": f"{metadata['namespace']}/{metadata['name']}",
@@ -52,7 +57,9 @@ class Policies:
             log.warning("forbidden destinations not looked up", extra={"fields": {"cause": str(fault)}})
             if not self._refreshed:
                 raise
-        self.in_force = True
+        if not self.in_force:
+            self.in_force = True
+            self.restored()
 
     async def run(self) -> None:
         """Until cancelled: puts right what changes."""

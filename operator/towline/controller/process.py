@@ -102,7 +102,9 @@ class Operator:
             log.error("kinds not installed", extra={"fields": {"kinds": missing, "expected": "the chart's CRDs"}})
             return False
         namespaces = Namespaces(settings.system_namespace, settings.harness_namespace, settings.sandbox_namespace)
-        policies = Policies(kube=kube, wanted=self.manifests.network_policies(), refresh=self.refresh)
+        policies = Policies(
+            kube=kube, wanted=self.manifests.network_policies(), refresh=self.refresh, restored=self._all
+        )
         poster = Poster(kube)
         observer = Observer(
             kube=kube,
@@ -179,9 +181,12 @@ class Operator:
                 log.warning("first look failed", extra={"fields": {"cause": str(fault)}})
                 await asyncio.sleep(1)
         give_back()
+        self._all()
+        log.info("first look done", extra={"fields": {"runs": len(self.cache)}})
+
+    def _all(self) -> None:
         for key in self.cache.all_keys():
             self.queue.add(key)
-        log.info("first look done", extra={"fields": {"runs": len(self.cache)}})
 
     async def _together(self, parts: dict[str, Coroutine[Any, Any, None]]) -> bool:
         """Runs all until the first one ends, which none should, or `stop`."""

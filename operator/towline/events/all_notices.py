@@ -7,10 +7,8 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator
-from typing import Any
 
 from redis import exceptions
-from redis.asyncio.cluster import RedisCluster
 
 from towline.events.store import Store
 from towline.naming import NOTIFY_PATTERN, run_of_channel
@@ -30,10 +28,10 @@ async def all_notices(store: Store, *, silence_seconds: float = 15.0) -> AsyncIt
     """
     pause = _FIRST_PAUSE_SECONDS
     while True:
-        connection = await _new_connection(store)
+        connection = None
         try:
-            await connection.connect()
-            await connection.send_command("PSUBSCRIBE", NOTIFY_PATTERN, check_health=False)
+            connection = await store.subscriber()
+            await store.send(connection, "PSUBSCRIBE", NOTIFY_PATTERN)
             silent = False
             while True:
                 message = await connection.read_response(timeout=silence_seconds, disconnect_on_error=False)
@@ -41,7 +39,7 @@ async def all_notices(store: Store, *, silence_seconds: float = 15.0) -> AsyncIt
                     if silent:
                         raise TimeoutError(f"no sign of life for {2 * silence_seconds:.0f} s")
                     silent = True
-                    await connection.send_command("PING", check_health=False)
+                    await store.send(connection, "PING")
                     continue
                 silent = False
                 if message[0] == b"psubscribe":
@@ -54,18 +52,7 @@ async def all_notices(store: Store, *, silence_seconds: float = 15.0) -> AsyncIt
         except (exceptions.RedisError, exceptions.RedisClusterException, OSError, TimeoutError) as fault:
             log.warning("notices interrupted", extra={"fields": {"store": store.address, "cause": str(fault)}})
         finally:
-            await connection.disconnect(nowait=True)
+            if connection is not None:
+                await connection.disconnect(nowait=True)
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads reconnects, hides nothing
         pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
-
-
-async def _new_connection(store: Store) -> Any:
-    """A connection of our own, outside the pool: it lives as long as we do, and blocks."""
-    client = store.client
-    if isinstance(client, RedisCluster):
-        # Plain PUBLISH reaches subscribers on any node of a Cluster; a random one survives the loss of a node.
-        await client.initialize()
-        node = client.get_random_node()
-        return node.connection_class(**node.connection_kwargs)
-    pool = client.connection_pool
-    return pool.connection_class(**pool.connection_kwargs)

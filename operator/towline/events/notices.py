@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any
 
 from redis import exceptions
-from redis.asyncio.cluster import RedisCluster
 
 from towline.events.event import RunRef
 from towline.events.store import Store
@@ -132,7 +131,7 @@ class Notices:
             if connection is None or not connection.is_connected:
                 return
             try:
-                await connection.send_command(*command, check_health=False)
+                await self._store.send(connection, *command)
             except (exceptions.RedisError, OSError, AttributeError):
                 pass  # the reader sees the same broken connection (AttributeError: broken while this was queued)
 
@@ -148,14 +147,13 @@ class Notices:
 
     async def _listen(self) -> None:
         """One connection, from its subscriptions to its end."""
-        connection = await self._new_connection()
+        connection = await self._store.subscriber()
         try:
-            await connection.connect()
             async with self._sending:
                 self._connection = connection
                 channels = list(self._channels)
                 for start in range(0, len(channels), 500):
-                    await connection.send_command("SUBSCRIBE", *channels[start : start + 500], check_health=False)
+                    await self._store.send(connection, "SUBSCRIBE", *channels[start : start + 500])
             silent = False
             while True:
                 message = await connection.read_response(timeout=self._silence_seconds, disconnect_on_error=False)
@@ -189,14 +187,3 @@ class Notices:
             for watch in entry.watches:
                 if watch.entered:
                     watch.wake(KINDS)
-
-    async def _new_connection(self) -> Any:
-        """A connection of our own, outside the pool: it lives as long as we do, and blocks."""
-        client = self._store.client
-        if isinstance(client, RedisCluster):
-            # Plain PUBLISH reaches subscribers on any node of a Cluster; a random one survives the loss of a node.
-            await client.initialize()
-            node = client.get_random_node()
-            return node.connection_class(**node.connection_kwargs)
-        pool = client.connection_pool
-        return pool.connection_class(**pool.connection_kwargs)

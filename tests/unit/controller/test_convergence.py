@@ -1,5 +1,6 @@
 """Whatever happens to a run, in whatever order, and wherever the operator is killed: it comes to rest, and rightly."""
 
+from datetime import timedelta
 from typing import Any
 
 from hypothesis import given, settings
@@ -78,6 +79,7 @@ def test_it_comes_to_rest(story: list[str]) -> None:
     world.settle()
     before = world.run.status
     assert world.reconcile() == []
+    assert world.plan().look_again != timedelta(), "nothing spins"
     assert world.run.status == before or _only_time(before, world.run.status), "a quiet run is not written"
     alive = [pod for pod in world.pods.values() if pod.harness and pod.alive]
     if world.run.finished:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.controller.world import FACTS, NOW, UID, World
 from towline.controller import plan as planning
+from towline.controller import plan_end
 from towline.controller.actions import (
     Action,
     AddFinalizer,
@@ -372,7 +373,7 @@ def test_a_pod_that_even_force_does_not_remove_is_let_go() -> None:
     world = working()
     world.delete()
     world.pods[POD] = replace(world.pods[POD], deadline=NOW, forced=True)
-    world.now = NOW + OVERDUE + planning.LET_GO - timedelta(seconds=1)
+    world.now = NOW + OVERDUE + plan_end.LET_GO - timedelta(seconds=1)
     assert Settle() not in actions(world)
 
     world.now += timedelta(seconds=1)
@@ -547,3 +548,18 @@ def test_a_run_that_is_resumed_while_the_store_is_away_still_knows_that_nothing_
     (granted,) = (action for action in actions(world) if isinstance(action, Grant))
     assert granted.ended is not None
     assert granted.ended.reason == "Suspended"
+
+
+def test_a_pod_of_a_finished_run_that_never_goes_is_not_asked_for_again_and_again() -> None:
+    world = with_sandbox()
+    world.completes()
+    world.ends(POD, 0)
+    world.settle()
+    world.pods[FIRST] = replace(world.pods[FIRST], deadline=NOW, forced=True)
+    world.now = NOW + OVERDUE + plan_end.LET_GO
+    world.settle()
+
+    made = world.plan()
+
+    assert (made.actions, made.look_again) == ([], None)
+    assert FINALIZER not in world.run.finalizers

@@ -6,9 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-
-pytest.importorskip("kubernetes", reason="the extra `operator` is not installed")
-
 from aiohttp import web
 from kubernetes.aio.client.configuration import Configuration
 
