@@ -10,7 +10,9 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from towline import failpoints
 from towline.errors import Invalid
+from towline.failpoints import Armed
 
 T = TypeVar("T")
 
@@ -72,6 +74,8 @@ class HarnessSettings:
     """Read again for each request: the kubelet rotates it in place."""
     model_key_file: Path | None = setting("TOWLINE_MODEL_KEY_FILE", Path, None)
     """The provider's API key; absent for providers that need none."""
+    failpoint: Armed | None = setting("TOWLINE_FAILPOINT", failpoints.parse, None)
+    """For tests: where this process is to die, see `failpoints.py`."""
     log_level: str = setting("TOWLINE_LOG_LEVEL", level, "info")
 
 
@@ -100,6 +104,8 @@ class GatewaySettings:
     harness_service_account: str = setting("TOWLINE_HARNESS_SERVICE_ACCOUNT", str, "towline-harness")
     allowed_hosts: tuple[str, ...] = setting("TOWLINE_ALLOWED_HOSTS", names, ())
     """Host names, without ports, under which callers reach the gateway; those of the own machine always work."""
+    failpoint: Armed | None = setting("TOWLINE_FAILPOINT", failpoints.parse, None)
+    """For tests: where this process is to die, see `failpoints.py`."""
     log_level: str = setting("TOWLINE_LOG_LEVEL", level, "info")
 
 
@@ -127,6 +133,8 @@ class OperatorSettings:
     """How long an ended harness pod is kept after the end of its run, so that `kubectl logs` still has it."""
     sweep_seconds: int = setting("TOWLINE_SWEEP_SECONDS", positive, 30)
     """A lost watch event is healed no later."""
+    failpoint: Armed | None = setting("TOWLINE_FAILPOINT", failpoints.parse, None)
+    """For tests: where this process is to die, see `failpoints.py`."""
     log_level: str = setting("TOWLINE_LOG_LEVEL", level, "info")
 
 

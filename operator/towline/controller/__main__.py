@@ -15,7 +15,7 @@ import signal  # noqa: E402
 import sys  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
-from towline import logs, settings  # noqa: E402
+from towline import failpoints, logs, settings  # noqa: E402
 from towline.errors import Invalid  # noqa: E402
 
 
@@ -23,6 +23,7 @@ def main() -> NoReturn:
     """Run one operator and end the process with its exit code."""
     try:
         given = settings.read(settings.OperatorSettings)
+        failpoints.arm(given.failpoint)
         logs.configure(given.log_level, role="operator")
         # Kopf tells of each event it handles; what matters of them we tell ourselves.
         logging.getLogger("kopf").setLevel(logging.WARNING)

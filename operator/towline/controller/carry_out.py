@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
+from towline import failpoints
 from towline.api.snapshot import Snapshot
 from towline.controller.actions import (
     Action,
@@ -108,13 +109,19 @@ class Hands:
         epoch = max(seen.run.epoch, seen.store.state.epoch if seen.store is not None else 0)
         match action:
             case AddFinalizer():
-                return await self._patch(seen, {"finalizers": [*seen.run.finalizers, FINALIZER]})
+                failpoints.hit("operator.finalizer.before")
+                seen = await self._patch(seen, {"finalizers": [*seen.run.finalizers, FINALIZER]})
+                failpoints.hit("operator.finalizer.after")
+                return seen
             case StoreSnapshot():
                 return await self._store_snapshot(seen)
             case Grant(granted_epoch, ended, crashed):
                 status = granted(seen.run, granted_epoch, ended, crashed, now)
                 new = replace(seen, run=replace(seen.run, status=status))
-                return await self.write_status(new, status_of(new))
+                failpoints.hit("operator.grant.before")
+                seen = await self.write_status(new, status_of(new))
+                failpoints.hit("operator.grant.after")
+                return seen
             case RaiseEpoch(raised, lost):
                 await self._raise(seen, raised, lost)
             case CreateHarness(granted_epoch):
@@ -122,6 +129,7 @@ class Hands:
             case DeletePod():
                 return await self._delete_pod(seen, action)
             case RequestCancel(reason):
+                failpoints.hit("operator.cancel.before")
                 await runs.request_cancel(store, ref, reason)
             case Finish():
                 await self._finish(seen, action)
@@ -129,8 +137,11 @@ class Hands:
                 return await self._create_sandbox(seen, generation)
             case MarkSandboxReady(name, generation, address, milliseconds):
                 record = SandboxRecord(name, "Ready", address, self._provider(seen), generation=generation)
+                failpoints.hit("operator.ready.before")
                 await sandbox.mark_ready(store, ref, epoch, record, ms=milliseconds, start="cold", now=now)
+                failpoints.hit("operator.ready.after")
             case MarkSandboxLost(name, state, reason, message):
+                failpoints.hit("operator.lost.before")
                 await sandbox.mark_lost(store, ref, epoch, name, reason, message, now=now, state=state)
             case MarkSandboxDeleted(name):
                 await sandbox.mark_deleted(store, ref, epoch, name, now=now)
@@ -159,7 +170,10 @@ class Hands:
             await pods.forget_harness(self.store, harness_pod_name(seen.run.uid, seen.run.epoch))
         except StoreUnavailable:
             pass  # no finalizer waits for the store; the pod is gone, so its entry opens nothing
-        return await self._patch(seen, {"finalizers": left, "annotations": annotations})
+        failpoints.hit("operator.settle.before")
+        seen = await self._patch(seen, {"finalizers": left, "annotations": annotations})
+        failpoints.hit("operator.settle.after")
+        return seen
 
     def _taken_in(self, seen: Observed, obj: Object | None) -> Observed:
         if obj is None or obj["metadata"]["uid"] != seen.run.uid:
@@ -173,7 +187,9 @@ class Hands:
         assert seen.proposal is not None, "planned with a proposal only"
         spec = seen.proposal.to_json()
         await index.add(self.store, self.installation, seen.run.ref)
+        failpoints.hit("operator.snapshot.before")
         await runs.create(self.store, seen.run.ref, spec, now=seen.now)
+        failpoints.hit("operator.snapshot.after")
         stored = await runs.load_spec(self.store, seen.run.ref) or spec
         return replace(seen, facts=facts_of(stored), proposal=Snapshot.from_json(stored))
 
@@ -184,11 +200,14 @@ class Hands:
             data = {"epoch": epoch - 1, "reason": lost.reason, "exit_code": lost.exit_code, "signal": lost.signal}
             drafts.append(draft("harness.lost", data, now=seen.now))
         if epoch > 1:
+            failpoints.hit("operator.raise.before")
             await runs.append_once(self.store, seen.run.ref, epoch, drafts, guard=f"epoch:{epoch}")
+            failpoints.hit("operator.raise.after")
             await pods.forget_harness(self.store, harness_pod_name(seen.run.uid, epoch - 1))
 
     async def _expire(self, seen: Observed) -> None:
         run = seen.run.ref
+        failpoints.hit("operator.expire.before")
         await runs.expire(self.store, run, HISTORY_SECONDS)
         await index.remove(self.store, self.installation, run)
         await pods.forget_harness(self.store, harness_pod_name(run.uid, seen.run.epoch))
@@ -198,8 +217,10 @@ class Hands:
             terminal = draft("run.cancelled", {"reason": action.reason}, now=seen.now)
         else:
             terminal = draft("run.failed", {"reason": action.reason, "message": action.message}, now=seen.now)
+        failpoints.hit("operator.finish.before")
         try:
             await runs.finish(self.store, seen.run.ref, action.epoch, terminal)
+            failpoints.hit("operator.finish.after")
         except LogClosed:
             pass  # a recorded outcome beats ours
 
@@ -214,7 +235,9 @@ class Hands:
             return replace(seen, harness_trouble=missing.trouble)
         pod = self.manifests.harness_pod(run, snapshot, epoch, secret)
         await pods.register_harness(self.store, pod["metadata"]["name"], run, epoch)
+        failpoints.hit("operator.harness.before")
         made = await self._create(seen, pod)
+        failpoints.hit("operator.harness.after")
         if isinstance(made, Trouble):
             return replace(seen, harness_trouble=made)
         return replace(seen, harnesses=(*(each for each in seen.harnesses if each.name != made.name), made))
@@ -222,7 +245,9 @@ class Hands:
     async def _create_sandbox(self, seen: Observed, generation: int) -> Observed:
         pod = self.manifests.sandbox_pod(seen.run.ref, await self._snapshot(seen), generation)
         assert pod["metadata"]["name"] == sandbox_name(seen.run.uid, generation), "a sandbox is named by its generation"
+        failpoints.hit("operator.sandbox.before")
         made = await self._create(seen, pod)
+        failpoints.hit("operator.sandbox.after")
         if isinstance(made, Trouble):
             return replace(seen, sandbox_trouble=made)
         return replace(seen, sandboxes=(*(each for each in seen.sandboxes if each.name != made.name), made))
@@ -246,12 +271,14 @@ class Hands:
 
     async def _delete_pod(self, seen: Observed, action: DeletePod) -> Observed:
         namespace = self.namespaces.harness if action.harness else self.namespaces.sandboxes
+        failpoints.hit("operator.delete.before")
         try:
             left = await self.kube.delete(
                 POD, namespace, action.name, uid=action.uid, grace_seconds=action.grace_seconds
             )
         except Conflict:
             return seen  # another pod of that name: not ours to delete
+        failpoints.hit("operator.delete.after")
         gone = next(pod for pod in (*seen.harnesses, *seen.sandboxes) if pod.uid == action.uid)
         if left is not None and left.get("kind") == "Pod" and not _removed(left):
             self.cache.put_pod(left)

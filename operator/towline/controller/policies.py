@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from towline import failpoints
 from towline.errors import TowlineError
 from towline.kube.client import Kube, Object
 from towline.kube.kinds import NETWORK_POLICY
@@ -44,7 +45,9 @@ class Policies:
             found = await self.kube.get(NETWORK_POLICY, metadata["namespace"], metadata["name"])
             if found is None or found.get("spec") != policy["spec"]:
                 self.in_force = False
+                failpoints.hit("operator.policy.before")
                 await self.kube.apply(policy)
+                failpoints.hit("operator.policy.after")
                 fields = {
                     "policy": f"{metadata['namespace']}/{metadata['name']}",
                     "was": "changed" if found else "gone",

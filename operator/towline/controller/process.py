@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from towline import failpoints
 from towline.controller.announce import Poster
 from towline.controller.cache import Cache
 from towline.controller.carry_out import Hands
@@ -93,6 +94,7 @@ class Operator:
             if not await self._until_stop(elector.acquire()):
                 return True
             closing.push_async_callback(elector.release)
+            failpoints.hit("operator.leading")
             return await self._lead(elector, store, credentials)
 
     async def _lead(self, elector: Elector, store: Store, credentials: login.Configuration) -> bool:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from towline import failpoints
 from towline.controller.cache import Cache, ours
 from towline.controller.carry_out import HISTORY_SECONDS
 from towline.controller.ports import Namespaces
@@ -73,6 +74,7 @@ class Reaper:
     async def _delete(self, pod: PodSeen) -> None:
         namespace = self.namespaces.harness if pod.harness else self.namespaces.sandboxes
         fields = {"pod": f"{namespace}/{pod.name}", "uid": pod.uid}
+        failpoints.hit("operator.orphan.before")
         try:
             await self.kube.delete(POD, namespace, pod.name, uid=pod.uid)
             await pods.forget_harness(self.store, pod.name)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+from towline import failpoints
 from towline.controller.actions import HARMLESS
 from towline.controller.cache import Cache
 from towline.controller.carry_out import Gone, Hands, wrote_to_store
@@ -53,6 +54,7 @@ class Reconciler:
             seen = await self.observer.look(key, live=True)
             if seen is None:
                 return Looked()
+            failpoints.hit("operator.observed")
             made = plan(seen)
         before = seen.run.status
         done = await self.hands.carry_out(made.actions, seen)
@@ -79,7 +81,9 @@ class Reconciler:
         since = timedelta.max if written is None else timedelta(seconds=self.monotonic() - written)
         if not due(old, new, since):
             return seen, COUNTERS_EVERY - since
+        failpoints.hit("operator.status.before")
         seen = await self.hands.write_status(seen, new)
+        failpoints.hit("operator.status.after")
         self._written[key] = self.monotonic()
         return seen, None
 

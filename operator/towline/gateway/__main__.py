@@ -16,7 +16,7 @@ import sys  # noqa: E402
 import uvicorn  # noqa: E402
 import uvloop  # noqa: E402
 
-from towline import logs  # noqa: E402
+from towline import failpoints, logs  # noqa: E402
 from towline.errors import Invalid  # noqa: E402
 from towline.gateway.app import gateway  # noqa: E402
 from towline.gateway.listening import BoundedProtocol, listening_socket  # noqa: E402
@@ -58,6 +58,7 @@ async def serve(settings: GatewaySettings) -> None:
 def main() -> int:
     try:
         settings = read(GatewaySettings)
+        failpoints.arm(settings.failpoint)
         logs.configure(settings.log_level, role="gateway")
         # uvicorn raises the signal again when it has stopped; without a handler that would be an exit by signal.
         for number in (signal.SIGTERM, signal.SIGINT):

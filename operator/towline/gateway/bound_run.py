@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from towline import failpoints
 from towline.api.snapshot import Snapshot
 from towline.errors import RunCancelled, StoreUnavailable, TowlineError
 from towline.events import runs as run_events
@@ -74,6 +75,7 @@ class Execution:
         """Have the command killed, in case it runs: nobody will wait for it."""
         if self.sandbox is not None:
             call_id = self.request.call_id
+            failpoints.hit("gateway.kill")
             spawn(self.sandbox.client.cancel(self.sandbox.instance, call_id), f"killing call {call_id}")
 
 
@@ -121,6 +123,7 @@ class BoundRuns:
 
     async def look(self, run: BoundRun) -> None:
         """Act on what the store says now: a cancelled run ends its calls, a lost sandbox ends those it had."""
+        failpoints.hit("gateway.look")
         state = await EventLog(self._store, run.ref).state()
         if state.cancel is not None or state.closed is not None:
             for execution in list(run.executions.values()):
@@ -168,6 +171,7 @@ class BoundRuns:
         lease = Lease(self._store, self._notices, ref, snapshot, installation_secret=self._secret, now=self._now)
         run = BoundRun(ref, snapshot, self._places.of_run(), lease, offered(snapshot))
         self._runs[(namespace, uid)] = run
+        failpoints.hit("gateway.bound")
         return run
 
     def _begin_attending(self, run: BoundRun) -> None:

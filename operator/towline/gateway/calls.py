@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from towline import failpoints
 from towline.errors import CallMismatch, Fenced, RunCancelled, SandboxFailed
 from towline.events.calls import Call
 from towline.events.live import push_delta
@@ -89,13 +90,19 @@ class Calls:
         request, started = execution.request, asyncio.get_running_loop().time()
         decision = decide(run.snapshot.policy, request.name, run.tools)
         record = self._record(run, request, decision)
+        failpoints.hit("gateway.claim.before")
         claimed, call = await record.claim(execution.epoch)
+        failpoints.hit("gateway.claim.after")
         if call.result is not None:
             return result.stored_answer(call.result)
         finding = _refusal(run, request, decision)
         if finding is None:
             finding = await self._carry_out(run, execution, record, call, claimed)
+        else:
+            failpoints.hit("gateway.refusal")
+        failpoints.hit("gateway.settle.before")
         answer = await record.settle(finding, round((asyncio.get_running_loop().time() - started) * 1000))
+        failpoints.hit("gateway.settle.after")
         run.lease.acknowledge(request.call_id)
         if finding.outcome != "ok":
             fields = {"run": run.ref.uid, "call": request.call_id, "tool": request.name, "outcome": answer.outcome}
@@ -110,7 +117,9 @@ class Calls:
         executed = call.state == "dispatched"
         try:
             sandbox = await self._sandbox(run, execution, call, claimed)
+            failpoints.hit("gateway.dispatch.before")
             call = await record.dispatch(sandbox.name, sandbox.instance)
+            failpoints.hit("gateway.dispatch.after")
             executed = True
             if (call.sandbox, call.instance) != (sandbox.name, sandbox.instance):
                 sandbox = await run.lease.sandbox_of(call)  # another gateway was first
@@ -135,6 +144,7 @@ class Calls:
         late = SandboxFailed("StartTimeout", f"no sandbox was ready within {seconds:.0f} s")
         async with execution.interrupt.within(seconds, late):
             if call.state == "dispatched":
+                failpoints.hit("gateway.attach")
                 execution.sandbox = await run.lease.sandbox_of(call)
             if not claimed:
                 await self._runs.look(run)
@@ -155,6 +165,7 @@ class Calls:
                 reply = await forward(run.lease, sandbox, call, order(request, seconds), live.add)
         finally:
             await live.aclose()
+        failpoints.hit("gateway.reply")
         if reply.code == RESULT_DROPPED:
             return result.unknown(RESULT_DROPPED, "the tool server ran the call, but had to drop its result")
         return result.from_reply(reply, timeout_seconds=seconds, note=sandbox.take_note())

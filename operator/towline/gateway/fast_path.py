@@ -18,6 +18,7 @@ from mcp.shared.inbound import (
 )
 from mcp_types import HEADER_MISMATCH, SERVER_INFO_META_KEY
 
+from towline import failpoints
 from towline.gateway.calls import Calls
 from towline.gateway.exchange import read_request
 from towline.gateway.identity import Principal
@@ -85,6 +86,7 @@ class FastPath:
                 known = Refusal(INTERNAL_ERROR, "internal error")
             return known
         result["_meta"][SERVER_INFO_META_KEY] = SERVER_INFO
+        failpoints.hit("gateway.answer.before")
         return result
 
     async def _stream(

@@ -15,6 +15,7 @@ from mcp.shared.inbound import NAME_BEARING_METHODS, decode_header_value
 from mcp_types import HEADER_MISMATCH
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from towline import failpoints
 from towline.errors import StoreUnavailable, Unauthenticated
 from towline.gateway import strict_json
 from towline.gateway.fast_path import FastPath, Message, Receive, Send, send_json, send_refusal
@@ -75,6 +76,7 @@ class Front:
         if scope["method"] != "POST":
             raise _Answered(405, "only POST is served", (b"allow", b"POST"))
         principal = await self._principal(headers)
+        failpoints.hit("gateway.authenticated")
         _check_media(headers)
         raw = await _body(headers, receive)
         try:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from towline import failpoints
 from towline.api.snapshot import Snapshot
 from towline.errors import SandboxFailed
 from towline.events import sandbox as sandbox_events
@@ -161,6 +162,7 @@ class Lease:
         record = await sandbox_events.want(self._store, self._run, call_id, now=self._now())
         if record.state == "Ready":
             return record
+        failpoints.hit("gateway.want.after")
         # An older sandbox's end stands in the record until the operator begins the next one.
         older, begun = record.name, record.state == "Starting"
         async with self._notices.watch(self._run) as watch:
@@ -179,14 +181,17 @@ class Lease:
             if (known := self._trusted()) is not None and known.name == record.name:
                 return known
             sandbox = await self._dialled(record)
+            failpoints.hit("gateway.sandbox.before")
             hello = await sandbox.client.hello()
             if not hello.seeded:
+                failpoints.hit("gateway.seed.before")
                 await sandbox.client.seed(hello.instance, self._snapshot.workspace)
                 sandbox.note = RESET_NOTE if record.generation > 1 else ""
             if hello.instance != sandbox.instance:
                 fields = {"run": self._run.uid, "sandbox": record.name, "instance": hello.instance[:8]}
                 log.info("sandbox proved", extra={"fields": fields})
             sandbox.instance, sandbox.heard = hello.instance, _now()
+            failpoints.hit("gateway.sandbox.after")
             return sandbox
 
     async def _dialled(self, record: SandboxRecord) -> ProvedSandbox:

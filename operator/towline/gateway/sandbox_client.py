@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from towline import failpoints
 from towline.api.snapshot import WorkspaceFile
 from towline.errors import SandboxFailed
 from towline.gateway import ndjson, strict_json
@@ -117,11 +118,13 @@ class SandboxClient:
         headers = {"Authorization": self._authorization(instance), "Content-Type": "application/json"}
         if ack := ",".join(acknowledged):
             headers["Towline-Ack"] = ack
+        failpoints.hit("gateway.forward.before")
         try:
             async with self._http.put(
                 self._call_url(call_id), data=_payload(body), headers=headers, allow_redirects=False
             ) as response:
                 await _check_head(response, "application/x-ndjson")
+                failpoints.hit("gateway.forward.after")
                 lines = ndjson.Lines()
                 async for chunk in response.content.iter_any():
                     for line in lines.feed(chunk):
@@ -225,6 +228,7 @@ def _message(line: bytes, on_output: OnOutput) -> Reply | None:
     offset = message.get("offset")
     if kind != "output" or type(offset) is not int or offset < 0:
         raise SandboxFailed("BadReply", "the tool server sent a line that is neither output nor result")
+    failpoints.hit("gateway.output")
     on_output(offset, _text(message))
     return None
 

@@ -13,7 +13,7 @@ import os  # noqa: E402
 import sys  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
-from towline import logs, settings  # noqa: E402
+from towline import failpoints, logs, settings  # noqa: E402
 from towline.errors import Invalid  # noqa: E402
 
 
@@ -26,6 +26,7 @@ def main() -> NoReturn:
         for problem in fault.problems:
             logging.error(problem)
         _end(1)
+    failpoints.arm(given.failpoint)
     logs.configure(given.log_level, role="harness", run=f"{given.namespace}/{given.uid}", epoch=given.epoch)
     try:
         from towline.harness import process

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from towline import failpoints
 from towline.api.snapshot import Snapshot
 from towline.events.event import to_json
 from towline.events.totals import Totals
@@ -89,7 +90,9 @@ async def run_turns(ports: Ports, snapshot: Snapshot, history: History) -> Endin
                 if failure := await _call_tools(ports, journal, uses):
                     return await _fail(journal, failure)
             case CompleteTurn(stop_reason):
+                failpoints.hit("harness.completing.before")
                 await journal.append(Fact("turn.completed", {"stop_reason": stop_reason}))
+                failpoints.hit("harness.completing.after")
             case Fail() as failure:
                 return await _fail(journal, failure)
 
@@ -116,14 +119,22 @@ async def _start_turn(journal: Journal, prompts: Sequence[Prompt]) -> None:
         )
         for prompt in prompts
     ]
+    failpoints.hit("harness.turn.before")
     await journal.append(started, *messages, totals=Totals(turns=1), turn=journal.history.turn + 1)
+    failpoints.hit("harness.turn.after")
 
 
 async def _call_tools(ports: Ports, journal: Journal, uses: Sequence[ToolUse]) -> Fail | None:
     """In the order the model asked. The gateway records claim and result; we only take the result over."""
     try:
         for use in uses:
-            journal.adopt(use, await ports.tools.call(use))
+            if use.call_id in journal.history.claimed:
+                failpoints.hit("harness.call.again")
+            failpoints.hit("harness.call.before")
+            result = await ports.tools.call(use)
+            failpoints.hit("harness.call.after")
+            journal.adopt(use, result)
+            failpoints.hit("harness.result.after")
     except GatewayRefused as refusal:
         return Fail("GatewayRefused", str(refusal))
     return None
@@ -138,6 +149,7 @@ async def _ask_model(ports: Ports, snapshot: Snapshot, journal: Journal) -> Fail
             Fact("span.model_request_start", {"message_id": this.message_id, "model": snapshot.model.name}),
             Fact("agent.message_start", {"message_id": this.message_id}),
         )
+        failpoints.hit("harness.model.before")
         try:
             answer = await _stream(ports, snapshot, journal.history, this)
             content = _recordable(answer)
@@ -150,12 +162,15 @@ async def _ask_model(ports: Ports, snapshot: Snapshot, journal: Journal) -> Fail
                 return Fail(fault.reason, f"{fault} (attempt {attempt})" if attempt > 1 else str(fault))
             retrying = {"reason": f"{fault.reason}: {fault}", "attempt": attempt, "delay_seconds": delay}
             await journal.append(end, aborted, Fact("turn.retrying", retrying), totals=totals)
+            failpoints.hit("harness.retry.waiting")
             await ports.clock.sleep(delay)
             attempt += 1
             continue
         end, totals = _request_end(ports, snapshot, this, answer.usage, None)
         message = {"message_id": this.message_id, "content": content, "stop_reason": answer.stop_reason}
+        failpoints.hit("harness.answer.before")
         await journal.append(end, Fact("agent.message", message), totals=totals)
+        failpoints.hit("harness.answer.after")
         return None
 
 
@@ -175,12 +190,14 @@ async def _stream(ports: Ports, snapshot: Snapshot, history: History, this: _Att
         async for event in events:
             match event:
                 case Finished():
+                    failpoints.hit("harness.model.after")
                     return event
                 case TextDelta(text):
                     this.text.append(text)
                     await deltas.add("text", text)
                 case ThinkingDelta(text):
                     await deltas.add("thinking", text)
+            failpoints.hit("harness.model.streaming")
             this.first_delta = this.first_delta or ports.clock.monotonic()
     raise AssertionError("a model's stream ends with Finished or a ModelFault")
 
@@ -229,11 +246,13 @@ async def _abort_interrupted(ports: Ports, snapshot: Snapshot, journal: Journal,
     """Say of an answer that died with its harness how far it had come, as far as the live stream still tells."""
     partial = await ports.sink.recovered_text(message_id)
     end, _ = _request_end(ports, snapshot, _Attempt(message_id, ports.clock.monotonic()), Usage(), "HarnessLost")
+    failpoints.hit("harness.aborted.before")
     await journal.append(end, _aborted(message_id, partial, "HarnessLost"))
 
 
 async def _wait(journal: Journal) -> Ending:
     if not journal.history.waiting:
+        failpoints.hit("harness.waiting.before")
         await journal.append(Fact("turn.waiting", {"on": "prompt"}))
     return Ending.WAITING
 

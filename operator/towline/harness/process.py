@@ -9,14 +9,15 @@ import logging
 import secrets
 import signal
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from enum import IntEnum
+from typing import Any
 
 import aiohttp
 
-from towline import __version__, inbox
+from towline import __version__, failpoints, inbox
 from towline.api.snapshot import Snapshot
 from towline.clock import utc_now
 from towline.errors import Fenced, Invalid, LogClosed, RunCancelled, StoreUnavailable, TowlineError
@@ -65,18 +66,24 @@ class LogSink:
         self._appender = Appender(store, run, src="harness", epoch=epoch, nonce=secrets.token_hex(8))
 
     async def append(self, drafts: Sequence[Draft], totals: Totals = NOTHING) -> None:
+        failpoints.hit("harness.append.before")
         await self._appender.append(drafts, totals)
+        failpoints.hit("harness.append.after")
         for each in drafts:
             log.debug("event appended", extra={"fields": {"type": each.type}})
 
     async def finish(self, terminal: Draft) -> None:
+        failpoints.hit("harness.finish.before")
         seq = await self._appender.finish(terminal)
+        failpoints.hit("harness.finish.after")
         log.info("run finished", extra={"fields": {"type": terminal.type, "seq": seq}})
 
     def deltas(self, message_id: str) -> LiveDeltas:
-        return LiveDeltas(
-            lambda delta: live.push_delta(self._store, self._run, epoch=self._epoch, delta=delta), message_id
-        )
+        async def push(delta: Mapping[str, Any]) -> None:
+            failpoints.hit("harness.delta.before")
+            await live.push_delta(self._store, self._run, epoch=self._epoch, delta=delta)
+
+        return LiveDeltas(push, message_id)
 
     async def recovered_text(self, message_id: str) -> str:
         text, after = "", "0-0"
@@ -96,7 +103,9 @@ class StoreInbox:
         self._store, self._run = store, run
 
     async def read_after(self, cursor: str) -> Sequence[inbox.Prompt]:
-        return await inbox.read_after(self._store, self._run, cursor, count=1)
+        prompts = await inbox.read_after(self._store, self._run, cursor, count=1)
+        failpoints.hit("harness.inbox.after")
+        return prompts
 
 
 class SystemClock:
@@ -150,7 +159,9 @@ async def _work(settings: HarnessSettings, sealed: Seal) -> ExitCode:
         event_log = EventLog(store, ref)
         snapshot, history, last_seq = await _read(store, event_log, settings.epoch)
         sink = LogSink(store, ref, settings.epoch)
+        failpoints.hit("harness.read.after")
         await sink.append(_arrival(settings, sealed, history, last_seq))
+        failpoints.hit("harness.arrival.after")
         notices = Notices(store)
         closing.push_async_callback(notices.aclose)
         session = await closing.enter_async_context(open_session())
@@ -160,11 +171,13 @@ async def _work(settings: HarnessSettings, sealed: Seal) -> ExitCode:
 
         async def turns() -> None:
             if snapshot.tools:
+                failpoints.hit("harness.connect.before")
                 await gateway.connect()
             if await run_turns(ports, snapshot, history) is Ending.FINISHED:
                 return
             async with notices.watch(ref) as watch:
                 while await run_turns(ports, snapshot, history) is Ending.WAITING:
+                    failpoints.hit("harness.waiting.after")
                     # Until there is a prompt; a notice may be lost, so silence is a reason to look, too.
                     while (kinds := await watch.wait(WATCH_SECONDS)) and "inbox" not in kinds:
                         pass

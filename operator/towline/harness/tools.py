@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from towline import __version__
+from towline import __version__, failpoints
 from towline.errors import Fenced, LogClosed, RunCancelled, StopWriting, Unauthenticated
 from towline.harness.models.base import Tool
 from towline.harness.models.sse import SseParser
@@ -126,6 +126,7 @@ class Gateway:
                 if response.status == 401:
                     raise Unauthenticated("the gateway does not accept the harness' token")
                 attached = response.content_type == "text/event-stream"
+                failpoints.hit("harness.call.sent")
                 messages = _event_stream(response) if attached else _single(response)
                 async for message in messages:
                     if message.get("id") == request_id or "error" in message:
