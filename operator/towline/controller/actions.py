@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from towline.controller.seen import Ended, OutcomeKind
+from towline.controller.seen import OutcomeKind
+from towline.kube.pod_status import Ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from towline.controller.pods import pod_seen
 from towline.controller.ports import Manifests, Namespaces
 from towline.controller.references import Missing, secret_of
 from towline.controller.run_objects import run_seen
-from towline.controller.seen import Ended, Observed, PodSeen, Trouble
+from towline.controller.seen import Observed, PodSeen
 from towline.controller.status import granted, status_of
 from towline.errors import LogClosed, StoreUnavailable, TowlineError
 from towline.events import index, pods, runs, sandbox
@@ -45,6 +45,7 @@ from towline.events.store import Store
 from towline.kube.client import Kube, Object
 from towline.kube.errors import AlreadyExists, Conflict, Refused
 from towline.kube.kinds import AGENT_RUN, POD
+from towline.kube.pod_status import Ended, Trouble
 from towline.naming import FINALIZER, harness_pod_name, sandbox_name
 
 log = logging.getLogger(__name__)

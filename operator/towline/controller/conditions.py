@@ -8,9 +8,10 @@ from typing import Literal
 
 from towline.api.conditions import ConditionType as Type
 from towline.controller.outcome import Outcome
-from towline.controller.plan_sandbox import POLICY_NOT_ENFORCED, wanted_generation
+from towline.controller.plan_sandbox import wanted_generation
 from towline.controller.seen import Observed, PodSeen
 from towline.naming import sandbox_name
+from towline.sandbox.pod_state import POLICY_NOT_ENFORCED
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,13 @@ from towline.controller.pods import pod_seen
 from towline.controller.ports import Namespaces
 from towline.controller.references import Missing, snapshot_of
 from towline.controller.run_objects import Key
-from towline.controller.seen import Facts, Observed, PodSeen, RunSeen, Trouble
+from towline.controller.seen import Facts, Observed, PodSeen, RunSeen
 from towline.errors import StoreUnavailable
 from towline.events.glance import Glance, glance
 from towline.events.store import Store
 from towline.kube.client import Kube, Object
 from towline.kube.kinds import AGENT_RUN, POD
+from towline.kube.pod_status import Trouble
 from towline.naming import RUN_UID_LABEL
 
 STORE_PAUSE_SECONDS = 1.0

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from towline.api.conditions import OUTCOMES
-from towline.controller.pods import moment
+from towline.clock import moment
 from towline.controller.seen import Observed, OutcomeKind
 from towline.events.event import Event
 

@@ -7,6 +7,7 @@ nothing.
 
 from datetime import datetime, timedelta
 
+from towline.clock import moment
 from towline.controller import plan_end, plan_sandbox
 from towline.controller.actions import (
     AddFinalizer,
@@ -25,8 +26,8 @@ from towline.controller.outcome import (
     outcome,
 )
 from towline.controller.plan_pods import delete, next_epoch, overdue, release_sandbox
-from towline.controller.pods import moment
-from towline.controller.seen import Ended, Observed
+from towline.controller.seen import Observed
+from towline.kube.pod_status import Ended
 from towline.naming import FINALIZER
 from towline.seal import EXIT_CODE as SEAL_FAILED
 

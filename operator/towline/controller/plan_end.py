@@ -5,10 +5,10 @@ Called by `plan.py`. Nothing here waits for ever: not for the store, not for a p
 
 from datetime import datetime, timedelta
 
+from towline.clock import moment
 from towline.controller.actions import DeleteRun, ExpireHistory, Finish, Plan, RequestCancel, Settle
 from towline.controller.outcome import outcome
 from towline.controller.plan_pods import OVERDUE, delete, next_epoch, overdue, release_sandbox
-from towline.controller.pods import moment
 from towline.controller.seen import Observed, PodSeen
 from towline.naming import DELETE_AFTER_ANNOTATION, FINALIZER, SETTLED_ANNOTATION
 

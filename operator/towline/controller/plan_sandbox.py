@@ -6,16 +6,14 @@ so; a record's name is never used for a second sandbox.
 
 from datetime import datetime, timedelta
 
+from towline.clock import moment
 from towline.controller.actions import CreateSandbox, MarkSandboxLost, MarkSandboxReady, Plan
 from towline.controller.plan_pods import delete
-from towline.controller.pods import moment
-from towline.controller.seen import REFUSALS, Ended, Observed, PodSeen, Trouble
+from towline.controller.seen import REFUSALS, Observed, PodSeen
+from towline.kube.pod_status import Trouble
 from towline.naming import sandbox_name
-
-TOOL_PORT = 8080
-POLICY_NOT_ENFORCED = "PolicyNotEnforced"
-NOT_ENFORCED_EXIT = 78
-"""Exit code of a tool server that found a forbidden destination open."""
+from towline.sandbox.pod_state import GOING, GONE, POLICY_NOT_ENFORCED, endpoint, loss_of
+from towline.sandbox.provider import Loss
 
 
 def plan(seen: Observed, made: Plan) -> None:
@@ -55,11 +53,11 @@ def _bring_up(seen: Observed, generation: int, made: Plan) -> str:
     pod = _named(seen, name)
     since = requested_at(seen, name)
     if pod is not None and pod.ended is not None:
-        made.do(_failed(name, pod.ended))
+        made.do(_told(name, "Failed", loss_of(pod.ended)))
         return ""
     if pod is not None and pod.running and pod.ip and not pod.deleting:
         waited = round((seen.now - since) / timedelta(milliseconds=1))
-        made.do(MarkSandboxReady(name, generation, f"http://{_host(pod.ip)}:{TOOL_PORT}", max(waited, 0)))
+        made.do(MarkSandboxReady(name, generation, endpoint(pod.ip), max(waited, 0)))
         return name
     deadline = since + timedelta(seconds=seen.facts.start_timeout_seconds)
     if seen.now >= deadline:
@@ -78,28 +76,19 @@ def _watch_over(seen: Observed, name: str, made: Plan) -> str:
     """A sandbox that is in use: keep it, or tell of its loss. One that is being deleted takes no new call."""
     pod = _named(seen, name)
     if pod is None:
-        made.do(MarkSandboxLost(name, "Lost", "Deleted", "the pod is gone"))
+        made.do(_told(name, "Lost", GONE))
     elif pod.ended is not None:
-        state, reason = ("Failed", POLICY_NOT_ENFORCED) if _open(pod.ended) else ("Lost", pod.ended.reason)
-        made.do(MarkSandboxLost(name, state, reason, _message(pod.ended)))
+        loss = loss_of(pod.ended)
+        made.do(_told(name, "Failed" if loss.reason == POLICY_NOT_ENFORCED else "Lost", loss))
     elif pod.deleting:
-        made.do(MarkSandboxLost(name, "Lost", "Deleted", "the pod is being deleted"))
+        made.do(_told(name, "Lost", GOING))
     else:
         return name
     return ""
 
 
-def _failed(name: str, ended: Ended) -> MarkSandboxLost:
-    reason = POLICY_NOT_ENFORCED if _open(ended) else ended.reason
-    return MarkSandboxLost(name, "Failed", reason, _message(ended))
-
-
-def _open(ended: Ended) -> bool:
-    return ended.exit_code == NOT_ENFORCED_EXIT
-
-
-def _message(ended: Ended) -> str:
-    return f"{ended}: {ended.message}" if ended.message else str(ended)
+def _told(name: str, state: str, loss: Loss) -> MarkSandboxLost:
+    return MarkSandboxLost(name, state, loss.reason, loss.message)
 
 
 def _refused_before(seen: Observed) -> Trouble | None:
@@ -110,7 +99,3 @@ def _refused_before(seen: Observed) -> Trouble | None:
 
 def _named(seen: Observed, name: str) -> PodSeen | None:
     return next((pod for pod in seen.sandboxes if pod.name == name), None)
-
-
-def _host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address

@@ -6,7 +6,7 @@ Used by the cache and by whoever reads a run. Prompts, files and foreign annotat
 from collections.abc import Mapping
 from typing import Any
 
-from towline.controller.pods import moment
+from towline.clock import moment
 from towline.controller.seen import RunSeen
 from towline.naming import DELETE_AFTER_ANNOTATION, SETTLED_ANNOTATION
 

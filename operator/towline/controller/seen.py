@@ -11,6 +11,7 @@ from typing import Any, Literal
 from towline.api.snapshot import Snapshot
 from towline.events.event import RunRef
 from towline.events.glance import Glance
+from towline.kube.pod_status import Ended, Trouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,35 +62,6 @@ class RunSeen:
     def condition(self, kind: str) -> Mapping[str, Any]:
         """One condition as it was last written; empty when it never was."""
         return next((each for each in self.conditions if each["type"] == kind), {})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a pod ended. `reason` is one word (Completed, Error, OOMKilled, Evicted, Deleted, …)."""
-
-    reason: str
-    message: str = ""
-    exit_code: int | None = None
-    at: datetime | None = None
-    disruption: bool = False
-    """Ended from outside (eviction, drain, deletion), through no fault of the program."""
-
-    @property
-    def signal(self) -> int | None:
-        """A shell's convention, which container runtimes follow: 128 and the signal."""
-        return self.exit_code - 128 if self.exit_code is not None and 128 < self.exit_code < 160 else None
-
-    def __str__(self) -> str:
-        code = "" if self.exit_code is None else f", exit code {self.exit_code}"
-        return f"{self.reason}{code}"
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why something does not come about, as a condition's reason and message."""
-
-    reason: str
-    message: str = ""
 
 
 REFUSALS = ("QuotaExceeded", "PodRefused", "NameTaken")

@@ -10,13 +10,13 @@ from typing import Any
 
 from towline.api.agentrun_status import AgentRunStatus
 from towline.api.conditions import TERMINAL_PHASES, Condition, Conditions, phase
-from towline.clock import rfc3339
+from towline.clock import moment, rfc3339
 from towline.controller import conditions
 from towline.controller.conditions import Said
 from towline.controller.outcome import Outcome, outcome
 from towline.controller.plan_sandbox import requested_at, wanted_generation
-from towline.controller.pods import moment
-from towline.controller.seen import Ended, Observed, RunSeen
+from towline.controller.seen import Observed, RunSeen
+from towline.kube.pod_status import Ended
 from towline.naming import harness_pod_name, sandbox_name
 
 COUNTERS_EVERY = timedelta(seconds=5)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from towline.clock import utc_now
+from towline.clock import moment, utc_now
 from towline.controller.cache import Cache, ours
 from towline.controller.memory import give_back
-from towline.controller.pods import moment, pod_seen
+from towline.controller.pods import pod_seen
 from towline.controller.policies import Policies
 from towline.controller.ports import Namespaces
 from towline.controller.queue import WorkQueue

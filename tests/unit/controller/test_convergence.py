@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.controller.world import World
-from towline.controller.seen import Trouble
+from towline.kube.pod_status import Trouble
 from towline.naming import FINALIZER, sandbox_name
 
 HAPPENINGS: dict[str, Any] = {

@@ -29,7 +29,7 @@ from towline.controller.actions import (
 )
 from towline.controller.plan import plan
 from towline.controller.plan_pods import OVERDUE
-from towline.controller.seen import Ended, Trouble
+from towline.kube.pod_status import Ended, Trouble
 from towline.naming import FINALIZER, harness_pod_name, sandbox_name
 
 POD, NEXT = harness_pod_name(UID, 1), harness_pod_name(UID, 2)

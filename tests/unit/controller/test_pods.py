@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from towline.controller.pods import pod_seen
-from towline.controller.seen import Ended, Trouble
+from towline.kube.pod_status import Ended, Trouble
 
 UID = "0a1b2c3d-0000-4000-8000-000000000001"
 
