@@ -1,5 +1,6 @@
 """Deleting a run removes everything of it, whatever else is broken."""
 
+import logging
 from datetime import timedelta
 
 import pytest
@@ -38,7 +39,16 @@ async def test_a_run_that_waits_for_its_template_goes_at_once(stage: Stage) -> N
     await run.until_gone(bound=2)
 
 
-async def test_a_finished_run_goes_at_once_and_its_kept_pod_with_the_next_sweep(stage: Stage) -> None:
+def reaped(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Level of each removal by the reaper, and what the pod was."""
+    records = [each for each in caplog.records if each.message == "pod of a deleted run removed"]
+    return [(each.levelname, each.__dict__["fields"]["was"]) for each in records]
+
+
+async def test_a_finished_run_goes_at_once_and_its_kept_pod_with_the_next_sweep(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     await stage.started(finished_pod_seconds=300, sweep_seconds=1)
     run = await working(stage)
     await run.completes()
@@ -51,6 +61,7 @@ async def test_a_finished_run_goes_at_once_and_its_kept_pod_with_the_next_sweep(
     await run.until_gone(bound=2)
 
     await run.no_pods()
+    assert reaped(caplog) == [("INFO", "Completed, exit code 0")], "no surprise"
 
 
 async def test_deletion_needs_no_store(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +163,8 @@ async def test_a_name_that_comes_back_while_the_operator_is_down_is_another_run(
     assert (await second.status())["epoch"] == 1
 
 
-async def test_pods_whose_run_is_gone_are_reaped(stage: Stage) -> None:
+async def test_pods_whose_run_is_gone_are_reaped(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     await stage.started(sweep_seconds=1)
     run = await working(stage)
     await ready_sandbox(stage, run)
@@ -162,6 +174,7 @@ async def test_pods_whose_run_is_gone_are_reaped(stage: Stage) -> None:
 
     await run.until_gone()
     await run.no_pods()
+    assert ("WARNING", "alive") in reaped(caplog)
 
 
 async def test_a_labelled_pod_that_is_not_ours_is_left_alone(stage: Stage) -> None:

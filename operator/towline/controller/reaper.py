@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from towline import failpoints
 from towline.controller.cache import Cache, ours
 from towline.controller.carry_out import HISTORY_SECONDS
+from towline.controller.pods import pod_seen
 from towline.controller.ports import Namespaces
 from towline.controller.queue import WorkQueue
 from towline.controller.run_objects import Key, key_of
@@ -73,11 +74,17 @@ class Reaper:
 
     async def _delete(self, pod: PodSeen) -> None:
         namespace = self.namespaces.harness if pod.harness else self.namespaces.sandboxes
-        fields = {"pod": f"{namespace}/{pod.name}", "uid": pod.uid}
+        found = await self.kube.get(POD, namespace, pod.name)
+        if found is None or found["metadata"]["uid"] != pod.uid:
+            return
+        # One that has ended was kept for its log, and goes in good order; one that still works is a surprise.
+        ended = pod_seen(found).ended
+        level = logging.WARNING if ended is None else logging.INFO
+        fields = {"pod": f"{namespace}/{pod.name}", "uid": pod.uid, "was": "alive" if ended is None else str(ended)}
         failpoints.hit("operator.orphan.before")
         try:
             await self.kube.delete(POD, namespace, pod.name, uid=pod.uid)
             await pods.forget_harness(self.store, pod.name)
         except (Conflict, StoreUnavailable) as fault:
             fields["cause"] = str(fault)
-        log.warning("orphaned pod deleted", extra={"fields": fields})
+        log.log(level, "pod of a deleted run removed", extra={"fields": fields})
