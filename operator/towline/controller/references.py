@@ -15,11 +15,14 @@ from towline.api.modelprovider import ModelProvider
 from towline.api.sandboxclass import SandboxClass
 from towline.api.snapshot import Snapshot
 from towline.controller.ports import Namespaces
-from towline.controller.seen import Trouble
 from towline.errors import Invalid
 from towline.kube.client import Kube, Object
 from towline.kube.errors import Refused
 from towline.kube.kinds import AGENT_TEMPLATE, MODEL_PROVIDER, SANDBOX_CLASS, SECRET
+from towline.kube.pod_status import Trouble
+
+PROVIDER = "pod"
+"""The one provider of sandboxes that the operator can carry out."""
 
 M = TypeVar("M", bound=Part)
 
@@ -40,6 +43,9 @@ async def snapshot_of(kube: Kube, namespaces: Namespaces, run: Object) -> Snapsh
     provider = await _provider(kube, template.spec.model.provider)
     class_name = asked.spec.sandbox.class_name or template.spec.sandbox_class_name
     sandbox_class = await _sandbox_class(kube, class_name)
+    if asked.spec.sandbox.policy != "Never" and sandbox_class.spec.provider != PROVIDER:
+        made_by = f'spec.provider is "{sandbox_class.spec.provider}", which this operator has no adapter for'
+        raise Missing("InvalidSpec", f'SandboxClass/{class_name}: {made_by}; expected "{PROVIDER}"')
     allowed = provider.spec.allowed_namespaces
     if allowed is not None and metadata["namespace"] not in allowed:
         raise Missing("NotAllowed", f'ModelProvider "{provider.metadata.name}" is not for {metadata["namespace"]}')
