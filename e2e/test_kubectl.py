@@ -67,7 +67,7 @@ def test_describe_ends_with_the_story_of_the_run(finished: Run) -> None:
 
     def ended() -> bool:  # Events are posted beside the work, so the last one may come a moment after the end
         told[:] = finished.installation.kubectl(*line).partition("\nEvents:")
-        return "Finished is True" in told[2]
+        return "Finished after" in told[2]
 
     wait_until("the end is told", ended, 10)
     status, _, events = told
@@ -76,7 +76,7 @@ def test_describe_ends_with_the_story_of_the_run(finished: Run) -> None:
     assert re.search(r"Type: +Finished\n", status)
     story = [line.split()[1] for line in events.splitlines() if "towline-operator" in line]
     # Those of the same second come in any order.
-    assert sorted(story) == ["Accepted", "FinishedCompleted", "HarnessReadyRunning", "SandboxReadyReady"]
+    assert sorted(story) == ["Accepted", "HarnessStarted", "SandboxReady", "SandboxRequested", "Succeeded"]
     assert "go" not in re.findall(r"\S+", events), "the prompt is not for everybody who may read events"
 
 

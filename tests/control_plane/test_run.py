@@ -205,6 +205,21 @@ async def test_what_does_not_fit_together_is_said_in_full(stage: Stage) -> None:
     assert "that" in told["message"]
 
 
+async def test_a_class_whose_sandboxes_nobody_here_can_make_is_refused_before_anything_starts(stage: Stage) -> None:
+    await stage.started()
+    await stage.apply(SANDBOX_CLASS.name, f"c-{stage.tag}", {"provider": "agent-sandbox"})
+
+    run = await stage.run(sandbox={"className": f"c-{stage.tag}"})
+
+    told = await run.until_condition("Accepted", "False", "InvalidSpec")
+    assert told["message"] == (
+        f'SandboxClass/c-{stage.tag}: spec.provider is "agent-sandbox", which this operator has no adapter for; '
+        'expected "pod"'
+    )
+    await stage.apply(SANDBOX_CLASS.name, f"c-{stage.tag}", {"provider": "pod"})
+    await run.harness()
+
+
 async def test_a_provider_that_is_not_for_the_namespace_is_refused(stage: Stage) -> None:
     await stage.started()
     steps = [{"text": "hi"}]
@@ -533,10 +548,10 @@ async def test_describe_tells_the_story_without_a_word_of_the_prompt(stage: Stag
         events = await stage.kube.list(EVENT, stage.namespace, fields=f"involvedObject.uid={run.uid}")
         reasons = [each["reason"] for each in sorted(events, key=lambda each: int(each["metadata"]["resourceVersion"]))]
         assert not any("secret plan" in str(each) for each in events)
-        return reasons if "FinishedCompleted" in reasons else None
+        return reasons if "Succeeded" in reasons else None
 
     reasons = await stage.until(told, "the end is told")
-    assert reasons == ["Accepted", "HarnessReadyRunning", "FinishedCompleted"]
+    assert reasons == ["Accepted", "HarnessStarted", "Succeeded"]
 
 
 async def test_a_spec_of_300_kilobytes_runs_and_goes_like_any_other(stage: Stage) -> None:

@@ -1,7 +1,7 @@
-"""Kubernetes Events of a run, for `kubectl describe`: one for each condition that changed, and nothing else.
+"""Posts the Kubernetes Events of a run, for `kubectl describe`; what they say is `story.py`'s.
 
-`announcements` is pure. The poster is told by `reconcile.py` after a status was written; it never holds a reconcile up,
-posts the same fact once with a count, and drops what comes too fast. No text of a prompt or a tool is ever in an Event.
+Told by `reconcile.py` after a status was written. It never holds a reconcile up, posts the same fact once with a count,
+and drops what comes too fast.
 """
 
 import asyncio
@@ -9,13 +9,13 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from towline.clock import utc_now
 from towline.controller.seen import RunSeen
 from towline.controller.status import seconds
+from towline.controller.story import Announcement, announcements
 from towline.errors import TowlineError
 from towline.kube.client import Kube
 from towline.kube.errors import AlreadyExists
@@ -30,48 +30,6 @@ WAITING = 500
 REMEMBERED = 10_000
 """Budgets kept; beyond that all begin anew."""
 MAX_NOTE = 1000
-
-_TOLD = {
-    "Accepted": {"True", "False"},
-    "HarnessReady": {"True", "False"},
-    "SandboxReady": {"True", "False"},
-    "InputRequired": {"True"},
-    "Suspended": {"True"},
-    "Finished": {"True"},
-}
-"""Condition → the statuses that are news. The others follow from these."""
-_QUIET = {"NotRequested", "Released", "Starting"}
-_NORMAL = {
-    "Accepted",
-    "Running",
-    "Ready",
-    "Restarting",
-    "PromptAwaited",
-    "UserRequested",
-    "Idle",
-    "Completed",
-    "Cancelled",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    reason: str
-    note: str
-    normal: bool
-
-
-def announcements(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Announcement]:
-    """What is new between two statuses."""
-    before = {each["type"]: (each["status"], each["reason"]) for each in old.get("conditions") or ()}
-    told = []
-    for each in new.get("conditions") or ():
-        kind, status, reason = each["type"], each["status"], each["reason"]
-        if before.get(kind) == (status, reason) or status not in _TOLD.get(kind, ()) or reason in _QUIET:
-            continue
-        name = kind if kind == reason else f"{kind}{reason}"
-        told.append(Announcement(name, each["message"] or f"{kind} is {status}: {reason}", reason in _NORMAL))
-    return told
 
 
 class Poster:

@@ -2,14 +2,12 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 from tests.unit.controller.world import FACTS, UID, World
 from towline.api.conditions import REASONS, ConditionType
-from towline.controller.announce import announcements
-from towline.controller.seen import Trouble
 from towline.controller.status import COUNTERS_EVERY, check, due, status_of
 from towline.events.totals import Totals
+from towline.kube.pod_status import Trouble
 from towline.naming import harness_pod_name, sandbox_name
 
 POD = harness_pod_name(UID, 1)
@@ -166,32 +164,3 @@ def test_a_run_that_awaits_a_prompt_says_so_and_its_deadline_stands_still() -> N
     world.settle()
 
     assert (world.run.status["phase"], world.run.status["pausedSeconds"]) == ("Running", 50)
-
-
-def told(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    return [each.reason for each in announcements(old, new)]
-
-
-def test_an_event_is_told_for_what_changed_and_for_nothing_else() -> None:
-    world = World()
-    world.settle()
-    first = dict(world.run.status)
-    world.starts(POD)
-    world.settle()
-    second = dict(world.run.status)
-    world.ends(POD, 137, "OOMKilled")
-    world.reconcile()
-
-    assert told({}, first) == ["Accepted"]
-    assert told(first, second) == ["HarnessReadyRunning"]
-    assert told(second, second) == []
-
-
-def test_what_needs_a_person_is_a_warning() -> None:
-    world = World(missing=Trouble("TemplateNotFound", 'AgentTemplate "x" does not exist'))
-    world.settle()
-
-    (made,) = announcements({}, world.run.status)
-
-    assert (made.reason, made.normal) == ("AcceptedTemplateNotFound", False)
-    assert "does not exist" in made.note

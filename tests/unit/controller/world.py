@@ -28,12 +28,14 @@ from towline.controller.actions import (
     StoreSnapshot,
 )
 from towline.controller.plan import plan
-from towline.controller.seen import Ended, Facts, Observed, PodSeen, RunSeen, Trouble
+from towline.controller.seen import Facts, Observed, PodSeen, RunSeen
 from towline.controller.status import check, granted, status_of
 from towline.events.event import Event, RunRef, draft
 from towline.events.glance import Glance
 from towline.events.log import RunState
 from towline.events.sandbox import SandboxRecord
+from towline.events.totals import Totals
+from towline.kube.pod_status import Ended, Trouble
 from towline.naming import FINALIZER, harness_pod_name, sandbox_name
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
@@ -247,6 +249,9 @@ class World:
             self.state = replace(self.state, want="sandbox")
             generation = self.record.generation + 1
             self.record = SandboxRecord(state="Starting", generation=generation)
+
+    def with_totals(self, totals: Totals) -> RunState:
+        return replace(self.state, totals=totals)
 
     def close(self, kind: str, data: dict[str, Any]) -> None:
         if self.stored and self.state.closed is None:
