@@ -17,6 +17,9 @@ CALL_ID_META = "towline.dev/call-id"
 OUTCOME_META = "towline.dev/outcome"
 """Key of a tool call's outcome (`ok`, `error`, `denied`, `cancelled`, `unknown`) in the `_meta` of its MCP result."""
 
+CANCEL_META = "towline.dev/cancel"
+"""Key in the `_meta` of an MCP `tools/call` request: true means that this call shall not run, or no longer."""
+
 TRUNCATED_META = "towline.dev/truncated"
 """Key in the `_meta` of an MCP result: true when the middle of the output was left out."""
 

@@ -20,6 +20,22 @@ def claim(store, run, said):
 
 
 @pytest.fixture
+def cancel(store, run, said):
+    async def cancel(call_id="tc_1", *, epoch=1, args_hash="a1"):
+        return await calls.cancel(
+            *(store, run),
+            epoch=epoch,
+            call_id=call_id,
+            name="exec",
+            args_hash=args_hash,
+            event=said(call_id, "agent.tool_use"),
+            result=said("cancelled", "agent.tool_result"),
+        )
+
+    return cancel
+
+
+@pytest.fixture
 def settle(store, run, said):
     async def settle(call_id="tc_1", text="done", **options):
         event = said(text, "agent.tool_result", turn=2)
@@ -210,3 +226,67 @@ async def test_a_large_result_is_read_back_whole_from_log_and_ledger(store, run,
 async def test_a_call_id_outside_the_pattern_is_refused(claim, call_id):
     with pytest.raises(Invalid):
         await claim(call_id)
+
+
+async def test_a_call_cancelled_before_its_claim_is_claimed_and_settled_at_once(store, run, claim, cancel):
+    call = await cancel()
+
+    assert (call.state, call.result) == ("settled", b'{"on":"cancelled"}')
+    assert await claim() == (False, call)
+    assert await types(store, run) == ["agent.tool_use", "agent.tool_result"]
+    assert (await EventLog(store, run).state()).totals.tool_calls == 1
+
+
+async def test_a_call_cancelled_before_its_dispatch_goes_to_no_sandbox(store, run, claim, cancel):
+    await claim()
+
+    await cancel()
+
+    call = await calls.dispatch(store, run, "tc_1", sandbox="sandbox-1", instance="i1")
+    assert (call.state, call.sandbox) == ("settled", "")
+    assert await types(store, run) == ["agent.tool_use", "agent.tool_result"]
+
+
+async def test_a_dispatched_call_is_only_marked_and_whoever_has_it_can_see_that(store, run, claim, cancel, settle):
+    await claim()
+    await claim("tc_2")
+    await calls.dispatch(store, run, "tc_1", sandbox="sandbox-1", instance="i1")
+
+    call = await cancel()
+
+    assert (call.state, call.cancelled, call.result) == ("dispatched", True, None)
+    assert await calls.unwanted(store, run, ["tc_1", "tc_2", "tc_3"]) == {"tc_1"}
+    assert (await claim())[1].cancelled
+    assert await settle() == (True, await cancel())
+
+
+async def test_a_settled_call_keeps_its_result(store, run, claim, cancel, settle):
+    await claim()
+    await settle(text="done")
+
+    assert (await cancel()).result == b'{"on":"done"}'
+    assert await calls.unwanted(store, run, ["tc_1"]) == {"tc_1"}
+    assert await types(store, run) == ["agent.tool_use", "agent.tool_result"]
+
+
+async def test_a_cancellation_whose_reply_was_lost_is_made_once(store, run, cancel, lose_replies):
+    lose_replies(1)
+
+    assert (await cancel()).state == "settled"
+    assert await types(store, run) == ["agent.tool_use", "agent.tool_result"]
+
+
+async def test_a_stale_harness_cancels_nothing_and_other_arguments_are_another_call(store, run, claim, cancel):
+    await claim(epoch=2)
+
+    with pytest.raises(Fenced):
+        await cancel(epoch=1)
+    with pytest.raises(CallMismatch):
+        await cancel(epoch=2, args_hash="a2")
+
+
+async def test_of_a_run_that_ends_no_new_call_is_claimed_to_be_cancelled(store, run, cancel):
+    await runs.request_cancel(store, run, "enough")
+
+    with pytest.raises(RunCancelled):
+        await cancel()

@@ -35,6 +35,8 @@ class Call:
     sandbox: str = ""
     instance: str = ""
     result: bytes | None = None
+    cancelled: bool = False
+    """Somebody asked it to end after it was dispatched."""
 
 
 async def claim(
@@ -46,10 +48,18 @@ async def claim(
     Raises Fenced (a stale harness may not even attach), CallMismatch for another tool or other arguments under this id,
     and for an id not seen before RunCancelled or LogClosed.
     """
-    _check_call_id(call_id)
-    _check_word("args hash", args_hash)
-    arguments = [epoch, json.dumps(name), args_hash, *await script_args(store, run, event)]
-    return await _transition(store, run, "claim", call_id, arguments)
+    return await _first(store, run, "claim", epoch, call_id, name, args_hash, [event])
+
+
+async def cancel(
+    store: Store, run: RunRef, *, epoch: int, call_id: str, name: str, args_hash: str, event: Draft, result: Draft
+) -> Call:
+    """The call shall not run, or no longer. A call that nobody has executed is settled by `result`, after its claim by
+    `event` if there was none. A dispatched one is marked, and whoever executes it is told by the notice `cancel`.
+
+    Raises as `claim` does. A repeat changes nothing.
+    """
+    return (await _first(store, run, "cancel", epoch, call_id, name, args_hash, [event, result]))[1]
 
 
 async def dispatch(store: Store, run: RunRef, call_id: str, *, sandbox: str, instance: str) -> Call:
@@ -73,6 +83,16 @@ async def settle(
     return await _transition(store, run, "settle", call_id, arguments)
 
 
+async def unwanted(store: Store, run: RunRef, call_ids: Sequence[str]) -> set[str]:
+    """Those of the calls whose execution serves nobody any more: cancelled, or settled by another."""
+    if not call_ids:
+        return set()
+    fields = [field for call_id in call_ids for field in (call_id, f"{call_id}:cancel")]
+    values = await store.call(lambda: store.client.execute_command("HMGET", run.keys.calls, *fields))
+    lines = zip(call_ids, values[::2], values[1::2], strict=True)
+    return {call_id for call_id, line, cancel in lines if cancel or (line or b"").startswith(b"settled ")}
+
+
 async def open_calls(store: Store, run: RunRef) -> list[Call]:
     """The calls without a result, in the order of their claims."""
     key = run.keys.calls
@@ -93,16 +113,25 @@ async def open_calls(store: Store, run: RunRef) -> list[Call]:
     return [call for _, call in sorted(found, key=lambda pair: pair[0])]
 
 
+async def _first(
+    store: Store, run: RunRef, verb: str, epoch: int, call_id: str, name: str, args_hash: str, events: Sequence[Draft]
+) -> tuple[bool, Call]:
+    _check_call_id(call_id)
+    _check_word("args hash", args_hash)
+    drafts = [part for one in events for part in await script_args(store, run, one)]
+    return await _transition(store, run, verb, call_id, [epoch, json.dumps(name), args_hash, *drafts])
+
+
 async def _transition(
     store: Store, run: RunRef, verb: str, call_id: str, arguments: Sequence[str | bytes | int]
 ) -> tuple[bool, Call]:
     keys = run.keys
-    ours, line, name, result = await store.script(
+    ours, line, name, result, cancel = await store.script(
         "call", [keys.meta, keys.log, keys.calls], [keys.notify, verb, call_id, *arguments]
     )
     if result is not None:
         result = await _resolved(store, run, line.split()[7].decode(), result)
-    return bool(ours), _call(call_id, line, name, result)
+    return bool(ours), _call(call_id, line, name, result, cancelled=bool(cancel))
 
 
 async def _resolved(store: Store, run: RunRef, event_id: str, data: bytes) -> bytes:
@@ -111,9 +140,9 @@ async def _resolved(store: Store, run: RunRef, event_id: str, data: bytes) -> by
     return (await resolve(store, event)).data
 
 
-def _call(call_id: str, line: bytes, name: bytes, result: Any) -> Call:
+def _call(call_id: str, line: bytes, name: bytes, result: Any, *, cancelled: bool = False) -> Call:
     state, args_hash, _, _, sandbox, instance, *_ = ("" if word == "-" else word for word in line.decode().split())
-    return Call(call_id, json.loads(name), args_hash, cast(State, state), sandbox, instance, result)
+    return Call(call_id, json.loads(name), args_hash, cast(State, state), sandbox, instance, result, cancelled)
 
 
 def _check_call_id(call_id: str) -> None:

@@ -14,7 +14,8 @@ from datetime import datetime
 
 from towline import failpoints
 from towline.api.snapshot import Snapshot
-from towline.errors import RunCancelled, StoreUnavailable, TowlineError
+from towline.errors import SandboxFailed, StoreUnavailable, TowlineError
+from towline.events import calls as ledger
 from towline.events import runs as run_events
 from towline.events import sandbox as sandbox_events
 from towline.events.event import RunRef
@@ -23,7 +24,7 @@ from towline.events.notices import Notices
 from towline.events.store import Store
 from towline.gateway.background import spawn
 from towline.gateway.exchange import ToolAnswer, ToolRequest
-from towline.gateway.interrupt import Interrupt
+from towline.gateway.interrupt import Interrupt, Unwanted
 from towline.gateway.lease import Lease, ProvedSandbox, gone
 from towline.gateway.limits import Places, RunPlaces
 from towline.gateway.tools import Tool, offered
@@ -36,8 +37,11 @@ ATTEND_AFTER_SECONDS = 0.25
 POLL_SECONDS = 2.0
 """How often a long call looks by itself whether it was cancelled or lost its sandbox; heals a lost notice."""
 
-CANCEL_SECONDS = 5.0
+CANCEL_SECONDS = 4.5
 """For the tool server to end a cancelled command: it kills after 2 s. Then the call settles without it."""
+
+KILL_PAUSES_SECONDS = (0.1, 0.5, 1.0)
+"""Before a kill is sent again that did not get through."""
 
 QUIET_SECONDS = 300.0
 """A run that made no call for so long is forgotten; its next call costs one read of its snapshot."""
@@ -58,25 +62,58 @@ class Execution:
     interrupt: Interrupt = field(default_factory=Interrupt)
     sandbox: ProvedSandbox | None = None
     """Set while the call is with a tool server."""
+    taken: bool = False
+    """A tool server has had the call since before it came here."""
+    queue: asyncio.Timeout | None = None
+    """Set while the call waits for its turn."""
     waiters: int = 0
     task: "asyncio.Task[ToolAnswer] | None" = None
 
-    def cancel(self, reason: str) -> None:
-        """Explicitly cancelled by the run: kill the command, then settle; or settle at once when none runs."""
+    @property
+    def unwanted(self) -> bool:
+        return isinstance(self.interrupt.cause, Unwanted)
+
+    def cancel(self) -> None:
+        """Explicitly cancelled, with or without its run: kill the command, then settle; at once when none runs."""
         if self.interrupt.cause is not None:
             return
-        if self.sandbox is None:
-            self.interrupt.raise_for(RunCancelled(reason))
-            return
-        self.interrupt.raise_for(RunCancelled(reason), grace_seconds=CANCEL_SECONDS)
+        if self.queue is not None:
+            self.queue.reschedule(asyncio.get_running_loop().time())
+        may_run = self.taken or self.sandbox is not None
+        self.interrupt.raise_for(Unwanted(), grace_seconds=CANCEL_SECONDS if may_run else 0.0)
         self.kill()
+
+    def taken_up(self, *, cancelled: bool) -> None:
+        """A tool server has the call, from another gateway. If it is to end, that takes its time."""
+        self.taken = True
+        if cancelled:
+            self.cancel()
+        if self.unwanted:
+            self.interrupt.allow(CANCEL_SECONDS)
+
+    def hand_to(self, sandbox: ProvedSandbox) -> None:
+        """From now on the call may be running there."""
+        self.sandbox = sandbox
+        if self.unwanted:
+            self.kill()
 
     def kill(self) -> None:
         """Have the command killed, in case it runs: nobody will wait for it."""
         if self.sandbox is not None:
             call_id = self.request.call_id
             failpoints.hit("gateway.kill")
-            spawn(self.sandbox.client.cancel(self.sandbox.instance, call_id), f"killing call {call_id}")
+            spawn(_kill(self.sandbox, call_id), f"killing call {call_id}")
+
+
+async def _kill(sandbox: ProvedSandbox, call_id: str) -> None:
+    for pause in (*KILL_PAUSES_SECONDS, None):
+        try:
+            await sandbox.client.cancel(sandbox.instance, call_id)
+            return
+        except SandboxFailed as fault:
+            if pause is None or fault.reason != "Unreachable":
+                raise
+        await asyncio.sleep(pause)
 
 
 @dataclass(slots=True, eq=False)
@@ -122,12 +159,15 @@ class BoundRuns:
         return asyncio.get_running_loop().call_later(ATTEND_AFTER_SECONDS, self._begin_attending, run)
 
     async def look(self, run: BoundRun) -> None:
-        """Act on what the store says now: a cancelled run ends its calls, a lost sandbox ends those it had."""
+        """Act on what the store says now: a cancelled run ends its calls, a cancelled call itself, a lost sandbox those
+        that it had."""
         failpoints.hit("gateway.look")
         state = await EventLog(self._store, run.ref).state()
-        if state.cancel is not None or state.closed is not None:
-            for execution in list(run.executions.values()):
-                execution.cancel(state.cancel or f"the log is closed by {state.closed}")
+        over = state.cancel is not None or state.closed is not None
+        unwanted = await ledger.unwanted(self._store, run.ref, list(run.executions)) if not over else set()
+        for call_id, execution in list(run.executions.items()):
+            if over or call_id in unwanted:
+                execution.cancel()
         if any(execution.sandbox is not None for execution in run.executions.values()):
             record = await sandbox_events.read(self._store, run.ref)
             for execution in list(run.executions.values()):

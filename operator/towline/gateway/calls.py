@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from towline import failpoints
-from towline.errors import CallMismatch, Fenced, RunCancelled, SandboxFailed
+from towline.errors import CallMismatch, Fenced, SandboxFailed
 from towline.events.calls import Call
 from towline.events.live import push_delta
 from towline.events.store import Store
@@ -23,6 +23,7 @@ from towline.gateway.bound_run import BoundRun, BoundRuns, Execution
 from towline.gateway.exchange import ToolAnswer, ToolRequest
 from towline.gateway.forward import forward, order
 from towline.gateway.identity import Principal
+from towline.gateway.interrupt import Unwanted
 from towline.gateway.lease import ProvedSandbox
 from towline.gateway.limits import WAITERS_PER_CALL, Busy
 from towline.gateway.live_output import LiveOutput
@@ -50,6 +51,8 @@ class Calls:
         CallMismatch, Busy, StoreUnavailable; everything else is a result.
         """
         run = await self._runs.get(principal.namespace, principal.uid)
+        if request.cancel:
+            return await self._cancel(run, principal, request)
         while True:
             execution = run.executions.get(request.call_id)
             if execution is None:
@@ -66,8 +69,24 @@ class Calls:
                     raise
                 # The execution was an older harness' and had not claimed yet; the caller's own epoch is good.
 
+    async def _cancel(self, run: BoundRun, principal: Principal, request: ToolRequest) -> ToolAnswer:
+        """End the call, whoever executes it: its processes are dead, or its sandbox does not answer, on return.
+
+        What no tool server has is settled by the ledger. Else this gateway takes the call up like any other that asks
+        for it, if it has not, and kills it; one that executes it hears of that, too.
+        """
+        call = await self._record(run, request).cancel(principal.epoch)
+        execution = run.executions.get(request.call_id)
+        if call.result is None:
+            execution = execution or self._start(run, principal, request)
+            execution.cancel()
+            return await _wait_for(execution)
+        if execution is not None:
+            execution.cancel()  # it waits for a turn or a sandbox that nobody needs any more
+        return result.stored_answer(call.result)
+
     def _start(self, run: BoundRun, principal: Principal, request: ToolRequest) -> Execution:
-        run.places.enter()
+        run.places.enter(ending=request.cancel)
         execution = Execution(request, principal.epoch)
         run.executions[request.call_id] = execution
         execution.task = asyncio.create_task(self._in_turn(run, execution))
@@ -75,14 +94,18 @@ class Calls:
         return execution
 
     async def _in_turn(self, run: BoundRun, execution: Execution) -> ToolAnswer:
+        listening: asyncio.TimerHandle | None = None
+        has_turn = False
         try:
-            async with run.places.turn():
+            if not execution.unwanted:
+                has_turn = await _turn(run, execution)
                 listening = self._runs.attend_later(run)
-                try:
-                    return await self._execute(run, execution)
-                finally:
-                    listening.cancel()
+            return await self._execute(run, execution)
         finally:
+            if listening is not None:
+                listening.cancel()
+            if has_turn:
+                run.places.end()
             del run.executions[execution.request.call_id]
             run.places.leave()
 
@@ -115,16 +138,20 @@ class Calls:
         """In the sandbox. A call that a tool server already has is asked for there, and nowhere else."""
         request = execution.request
         executed = call.state == "dispatched"
+        if executed:
+            execution.taken_up(cancelled=call.cancelled)
         try:
             sandbox = await self._sandbox(run, execution, call, claimed)
             failpoints.hit("gateway.dispatch.before")
             call = await record.dispatch(sandbox.name, sandbox.instance)
             failpoints.hit("gateway.dispatch.after")
+            if call.state == "settled":
+                raise Unwanted  # cancelled while it waited for the sandbox
             executed = True
             if (call.sandbox, call.instance) != (sandbox.name, sandbox.instance):
                 sandbox = await run.lease.sandbox_of(call)  # another gateway was first
             return await self._forward(run, execution, sandbox, call)
-        except RunCancelled:
+        except Unwanted:
             execution.kill()
             return result.cancelled(executed)
         except SandboxFailed as fault:
@@ -145,14 +172,15 @@ class Calls:
         async with execution.interrupt.within(seconds, late):
             if call.state == "dispatched":
                 failpoints.hit("gateway.attach")
-                execution.sandbox = await run.lease.sandbox_of(call)
+                execution.hand_to(await run.lease.sandbox_of(call))
             if not claimed:
                 await self._runs.look(run)
                 execution.interrupt.check()
             return execution.sandbox or await run.lease.sandbox_for(call.call_id)
 
     async def _forward(self, run: BoundRun, execution: Execution, sandbox: ProvedSandbox, call: Call) -> Finding:
-        request, execution.sandbox = execution.request, sandbox
+        request = execution.request
+        execution.hand_to(sandbox)
         seconds = seconds_allowed(request.name, request.arguments, run.snapshot.sandbox.exec_timeout_seconds)
         late = SandboxFailed("NoAnswer", f"the sandbox gave no answer within {seconds + SLACK_SECONDS:.0f} s")
 
@@ -193,6 +221,18 @@ def _refusal(run: BoundRun, request: ToolRequest, decision: Decision) -> Finding
     if run.snapshot.sandbox.policy == "Never":
         return result.no_sandbox(request.name)
     return None
+
+
+async def _turn(run: BoundRun, execution: Execution) -> bool:
+    """Wait for the call's turn; false when it was cancelled meanwhile, for it will start nothing."""
+    try:
+        async with asyncio.timeout(None) as execution.queue:
+            await run.places.begin()
+            return True
+    except TimeoutError:
+        return False
+    finally:
+        execution.queue = None
 
 
 async def _wait_for(execution: Execution) -> ToolAnswer:

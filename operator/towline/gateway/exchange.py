@@ -13,7 +13,7 @@ from typing import Any
 
 from towline.errors import Invalid
 from towline.gateway.strict_json import canonical
-from towline.naming import CALL_ID_META, CALL_ID_PATTERN, OUTCOME_META, TRUNCATED_META
+from towline.naming import CALL_ID_META, CALL_ID_PATTERN, CANCEL_META, OUTCOME_META, TRUNCATED_META
 
 UNPARSABLE_META = "towline.dev/unparsable"
 """Key in a request's `_meta`: the raw text of a model's arguments that were no JSON object."""
@@ -26,12 +26,16 @@ _CALL_ID = re.compile(CALL_ID_PATTERN)
 
 @dataclass(frozen=True)
 class ToolRequest:
-    """One tool call as asked for. `unparsable` holds the model's raw text when there are no arguments to speak of."""
+    """One tool call as asked for. `unparsable` holds the model's raw text when there are no arguments to speak of.
+
+    `cancel` asks for the end of the call instead of its execution; both are answered with its one result.
+    """
 
     call_id: str
     name: str
     arguments: dict[str, Any]
     unparsable: str | None = None
+    cancel: bool = False
 
     @cached_property
     def args_hash(self) -> str:
@@ -78,7 +82,10 @@ def read_request(params: Mapping[str, Any]) -> ToolRequest:
     unparsable = meta.get(UNPARSABLE_META)
     if unparsable is not None and (not isinstance(unparsable, str) or arguments):
         raise Invalid(f"params._meta[{UNPARSABLE_META!r}]: expected text, and no arguments beside it")
-    return ToolRequest(_call_id(meta.get(CALL_ID_META)), name[:200], arguments, unparsable)
+    cancel = meta.get(CANCEL_META, False)
+    if not isinstance(cancel, bool) or (cancel and CALL_ID_META not in meta):
+        raise Invalid(f"params._meta[{CANCEL_META!r}]: expected true or false, and the call id beside it")
+    return ToolRequest(_call_id(meta.get(CALL_ID_META)), name[:200], arguments, unparsable, cancel)
 
 
 def _call_id(given: Any) -> str:

@@ -5,8 +5,6 @@ one run cannot spend the memory or the patience of its neighbours.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 CALLS_PER_RUN = 8
 QUEUED_PER_RUN = 64
@@ -41,8 +39,8 @@ class Places:
     def of_run(self, at_once: int = CALLS_PER_RUN, queued: int = QUEUED_PER_RUN) -> "RunPlaces":
         return RunPlaces(self, at_once, queued)
 
-    def enter(self) -> None:
-        if self.taken >= self._in_all:
+    def enter(self, *, ending: bool = False) -> None:
+        if not ending and self.taken >= self._in_all:
             raise Busy(f"the gateway holds {self.taken} calls", run=False)
         self.taken += 1
 
@@ -58,19 +56,23 @@ class RunPlaces:
         self._running = asyncio.Semaphore(at_once)
         self.taken = 0
 
-    def enter(self) -> None:
-        """Take a place in the queue; raises Busy. Called before anything is awaited, so that refusals are cheap."""
-        if self.taken >= self._at_once + self._queued:
+    def enter(self, *, ending: bool = False) -> None:
+        """Take a place in the queue; raises Busy. Called before anything is awaited, so that refusals are cheap.
+
+        What only ends a call is `ending` and never refused.
+        """
+        if not ending and self.taken >= self._at_once + self._queued:
             raise Busy(f"the run has {self.taken} calls running or waiting", run=True)
-        self._places.enter()
+        self._places.enter(ending=ending)
         self.taken += 1
 
     def leave(self) -> None:
         self._places.leave()
         self.taken -= 1
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait until fewer than the run's limit of calls are running."""
-        async with self._running:
-            yield
+    async def begin(self) -> None:
+        """Wait until fewer than the run's limit of calls are running; may be cancelled. `end` follows."""
+        await self._running.acquire()
+
+    def end(self) -> None:
+        self._running.release()

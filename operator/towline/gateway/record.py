@@ -39,7 +39,18 @@ class Record:
 
     async def claim(self, epoch: int) -> tuple[bool, Call]:
         """Ours to execute, or where the call stands already. Raises Fenced, LogClosed, RunCancelled, CallMismatch."""
-        request, self._epoch = self._request, epoch
+        self._epoch = epoch
+        return await ledger.claim(self._store, self._run, **self._claim(epoch))
+
+    async def cancel(self, epoch: int) -> Call:
+        """Settled as cancelled if nobody has executed the call, else marked for whoever does. Raises as `claim`."""
+        request = self._request
+        data = result.cancelled(executed=False).data(request.call_id, request.name, 0)
+        settled = draft("agent.tool_result", data, now=self._now())
+        return await ledger.cancel(self._store, self._run, **self._claim(epoch), result=settled)
+
+    def _claim(self, epoch: int) -> dict[str, Any]:
+        request = self._request
         data: dict[str, Any] = {
             "call_id": request.call_id,
             "name": request.name,
@@ -48,15 +59,13 @@ class Record:
         }
         if request.unparsable is not None:
             data["input_text"] = request.unparsable[:MAX_UNPARSABLE_CHARACTERS]
-        return await ledger.claim(
-            self._store,
-            self._run,
-            epoch=epoch,
-            call_id=request.call_id,
-            name=request.name,
-            args_hash=request.args_hash,
-            event=draft("agent.tool_use", data, now=self._now()),
-        )
+        return {
+            "epoch": epoch,
+            "call_id": request.call_id,
+            "name": request.name,
+            "args_hash": request.args_hash,
+            "event": draft("agent.tool_use", data, now=self._now()),
+        }
 
     async def dispatch(self, sandbox: str, instance: str) -> Call:
         """From now on this tool server has the call, or the one that the answer names."""

@@ -85,6 +85,7 @@ class Calls:
         self._finished: OrderedDict[str, Call] = OrderedDict()
         self._finished_bytes = 0
         self._dropped: OrderedDict[str, bytes] = OrderedDict()
+        self._unwanted: OrderedDict[str, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -103,8 +104,8 @@ class Calls:
         if known is not None:
             return known
         call = Call(call_id, print_, streams=streams)
-        if seen is not None:
-            call.finish(_DROPPED.line())
+        if seen is not None or call_id in self._unwanted:
+            call.finish((_UNWANTED if seen is None else _DROPPED).line())
             return call
         if len(self._running) >= RUNNING_LIMIT:
             raise Refused(429, "TooManyCalls", f"{RUNNING_LIMIT} calls are running, wait for one of them")
@@ -115,14 +116,20 @@ class Calls:
         return call
 
     def cancel(self, call_id: str) -> bool:
-        """Whether the call was running. Raises Refused 404 for an id that is not known."""
+        """End the call. False when it had ended before.
+
+        One that has not come yet, because its request was overtaken, will not run when it does.
+        """
         if call_id in self._running:
             if not self._running[call_id].cancelled.done():
                 self._running[call_id].cancelled.set_result(None)
             return True
         if call_id in self._finished or call_id in self._dropped:
             return False
-        raise Refused(404, "UnknownCall", f"no call {call_id} is known here")
+        self._unwanted[call_id] = None
+        if len(self._unwanted) > DROPPED_LIMIT:
+            self._unwanted.popitem(last=False)
+        return True
 
     def acknowledge(self, call_ids: Iterable[str]) -> None:
         """Drop these results; their ids stay known, so that a late repeat is not run again."""
@@ -155,6 +162,9 @@ class Calls:
         if len(self._dropped) > DROPPED_LIMIT:
             self._dropped.popitem(last=False)
 
+
+_UNWANTED = Result("cancelled", "", 0)
+"""Of a call that was cancelled before it came."""
 
 _DROPPED = ToolFault(
     "ResultDropped",

@@ -54,6 +54,8 @@ class ToolServerDouble:
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.seeded: list[list[dict[str, Any]]] = []
         self.began = asyncio.Event()
+        self.hangs = False
+        """Set: requests are taken, none is answered any more."""
         self._held: dict[str, asyncio.Event] = {}
         self.results: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._cancelled: set[str] = set()
@@ -87,6 +89,8 @@ class ToolServerDouble:
     async def _record(self, request: web.Request) -> bytes:
         body = await request.read()
         self.requests.append((request.method, request.path, dict(request.headers), body))
+        if self.hangs:
+            await asyncio.Event().wait()
         return body
 
     async def _hello(self, request: web.Request) -> web.Response:

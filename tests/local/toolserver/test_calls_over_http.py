@@ -104,9 +104,11 @@ async def test_cancel_kills_the_whole_tree(server: Running) -> None:
     ] == "cancelled"
 
 
-async def test_an_unknown_call_cannot_be_cancelled(server: Running) -> None:
-    with pytest.raises(Answer, match="404"):
-        await server.guest.ask("DELETE", "/v1/calls/never")
+async def test_a_call_that_comes_after_its_cancellation_does_not_run(server: Running) -> None:
+    assert await server.guest.ask("DELETE", "/v1/calls/a") == {"cancelled": True}
+
+    assert (await server.guest.call("a", "exec", command="touch ran"))["outcome"] == "cancelled"
+    assert not (server.workspace / "ran").exists()
 
 
 async def test_a_seventeenth_call_is_refused_and_the_sixteen_end_well(server: Running) -> None:

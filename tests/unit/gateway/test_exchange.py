@@ -12,6 +12,13 @@ def test_a_call_is_read_from_its_parameters():
     assert request == ToolRequest("tc_1", "exec", {"command": "ls"})
 
 
+def test_a_call_may_be_asked_to_end():
+    request = read_request({"name": "exec", "_meta": {**META, "towline.dev/cancel": True}})
+
+    assert (request.cancel, request.call_id) == (True, "tc_1")
+    assert request.args_hash == read_request({"name": "exec", "_meta": META}).args_hash
+
+
 @pytest.mark.parametrize("arguments", [{}, {"arguments": None}, {"arguments": {}}])
 def test_absent_arguments_are_none(arguments):
     assert read_request({"name": "list_dir", "_meta": META, **arguments}).arguments == {}
@@ -42,6 +49,8 @@ def test_arguments_that_were_no_object_come_as_their_raw_text():
         ({"name": "exec", "_meta": {"towline.dev/call-id": "a" * 41}}, "expected a call id"),
         ({"name": "exec", "_meta": {"towline.dev/call-id": "tc_1\n"}}, "expected a call id"),
         ({"name": "exec", "_meta": {"towline.dev/unparsable": 5}}, "expected text"),
+        ({"name": "exec", "_meta": {**META, "towline.dev/cancel": "yes"}}, "expected true or false"),
+        ({"name": "exec", "_meta": {"towline.dev/cancel": True}}, "the call id beside it"),
         ({"name": "exec", "arguments": {"a": 1}, "_meta": {"towline.dev/unparsable": "x"}}, "no arguments beside"),
     ],
 )

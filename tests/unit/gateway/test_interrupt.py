@@ -41,9 +41,25 @@ async def test_what_ends_within_the_grace_is_not_cut():
         interrupt.raise_for(RunCancelled("enough"), grace_seconds=FOREVER)
         asyncio.get_running_loop().call_soon(ending.set)
         await ending.wait()
+    interrupt.check()
 
-    with pytest.raises(RunCancelled):
+    interrupt.raise_for(RunCancelled("at once"))
+    with pytest.raises(RunCancelled, match="enough"):
         interrupt.check()
+
+
+async def test_what_has_to_be_ended_first_may_take_its_time():
+    interrupt = Interrupt()
+    interrupt.raise_for(RunCancelled("enough"))
+
+    interrupt.allow(FOREVER)
+
+    async with interrupt.within(FOREVER, LATE):
+        await asyncio.sleep(0)
+    interrupt.allow(0.01)
+    with pytest.raises(RunCancelled, match="enough"):
+        async with interrupt.within(FOREVER, LATE):
+            await asyncio.Event().wait()
 
 
 async def test_a_grace_never_makes_a_wait_longer():
