@@ -90,8 +90,8 @@ def on(cluster: Cluster) -> Installation:
 
 
 def load_images(cluster: Cluster) -> None:
-    """Build all, and bring each to the nodes where it is run."""
+    """Build all, and bring each to the nodes where it is run; the tests' own image to both, for probes (probe.py)."""
     cache = places.images()
     for zone, names in zip(ZONES, (ON_TRUSTED, ON_SANDBOX), strict=True):
         lifecycle.load(cluster, [images.archive(name, cache) for name in names], [zone])
-    lifecycle.load(cluster, [sandbox_image.archive(cache)], ["sandbox"])
+    lifecycle.load(cluster, [sandbox_image.archive(cache)], ZONES)

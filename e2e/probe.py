@@ -8,7 +8,7 @@ import secrets
 
 from e2e import sandbox_image
 from e2e.cluster.layout import TRUSTED_TAINT, ZONE_LABEL
-from e2e.cluster.shell import wait_until
+from e2e.cluster.shell import Failed, wait_until
 from e2e.kubectl import Kubectl, Object
 from images.build import reference
 
@@ -46,6 +46,7 @@ with concurrent.futures.ThreadPoolExecutor(32) as pool:
 
 SETTLE_SECONDS = 3
 """A fresh pod may have the whole network for a moment: that is what sandboxes wait for, and other pods do not."""
+CANNOT_START = ("ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "CreateContainerConfigError")
 
 
 def from_pod(
@@ -58,8 +59,11 @@ def from_pod(
     try:
 
         def ended() -> bool:
-            found = kubectl.find("pod", namespace, name) or {"status": {}}
-            return found["status"].get("phase") in ("Succeeded", "Failed")
+            status = (kubectl.find("pod", namespace, name) or {"status": {}})["status"]
+            for each in status.get("containerStatuses") or ():
+                if each["state"].get("waiting", {}).get("reason") in CANNOT_START:
+                    raise Failed(f"probe {namespace}/{name}: {each['state']['waiting']}")
+            return status.get("phase") in ("Succeeded", "Failed")
 
         wait_until(f"probe {namespace}/{name} has ended", ended, 60)
         found: list[str] = json.loads(kubectl("logs", name, f"--namespace={namespace}"))
