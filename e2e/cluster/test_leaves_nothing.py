@@ -1,6 +1,6 @@
 """`down` removes everything, whatever state the cluster is in: `python -m pytest e2e/cluster`, as root, about a minute.
 
-Needs the built programs. Other clusters may stand meanwhile, but none may come or go.
+Needs the built programs. Other clusters may stand, come and go meanwhile: only what bears these clusters' names counts.
 """
 
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import build, cgroups, lifecycle, places, policy_engine, processes, registry, sysctls
+from e2e.cluster.layout import SLOTS, ZONES, Cluster
 from e2e.cluster.shell import Failed, run, wait_until
 
 NAME, OTHER = "test", "test-other"
@@ -37,41 +38,66 @@ pytestmark = pytest.mark.skipif(
 def nothing_left() -> Iterator[None]:
     lifecycle.down(NAME)
     lifecycle.down(OTHER)
-    before = machine()
+    before, settings = traces(), kernel_settings()
     yield
     lifecycle.down(NAME)
     lifecycle.down(OTHER)
-    wait_until("the machine is as before", lambda: machine() == before, seconds=5)
+    left: set[str] = set()
+
+    def nothing() -> bool:
+        left.clear()
+        left.update(traces() - before)
+        return not left
+
+    try:
+        wait_until("nothing is left", nothing, seconds=5)
+    except Failed as failure:
+        raise AssertionError(f"{failure}:\n" + "\n".join(sorted(left))) from failure
+    if not strangers_with_nodes():  # theirs keep the settings changed
+        assert kernel_settings() == settings
 
 
-def machine() -> dict[str, object]:
-    """What a cluster might leave on a machine."""
-    groups = {str(group) for tree in cgroups.hierarchies() for group in tree.glob("tl*")}
-    return {
-        "links": set(re.findall(r"^\d+: ([^:@]+)", run("ip", "-oneline", "link"), re.MULTILINE)),
-        "routes": run("ip", "route"),
-        "rules": run("iptables", "--list-rules"),
-        "mounts": Path("/proc/self/mounts").read_text(),
-        "namespaces": len(run("lsns", "--noheadings", "--type=net").splitlines()),
-        "cgroups": groups,
-        "sysctls": {name: sysctls.value(name) for name in sysctls.CHANGED},
-        "clusters": {cluster.name for cluster in registry.every()},
-        "processes": ours(),
-    }
+def traces() -> set[str]:
+    """Whatever bears the name of a cluster that is not in the registry, or is one of these tests'.
+
+    A cluster is in the registry before anything of it exists, and until all of it is gone: so it is asked last.
+    """
+    seen = {slot: set(of_slot(Cluster(NAME, slot, ZONES, places.state() / NAME, Path()))) for slot in SLOTS}
+    folders = {name: set(of_folder(places.state() / name)) for name in (NAME, OTHER)}
+    theirs = {cluster.slot for cluster in registry.every() if cluster.name not in (NAME, OTHER)}
+    found = [seen[slot] for slot in seen.keys() - theirs]
+    return set().union(*found, *folders.values())
 
 
-def ours() -> set[str]:
-    """Processes that run one of our programs, by the file they execute."""
-    programs = str(places.cache())
-    found = set()
+def of_slot(cluster: Cluster) -> Iterator[str]:
+    """Links, routes, firewall rules, cgroups and who is in them, by the names that a slot's clusters give."""
+    tag, net = re.compile(rf"\b{cluster.tag}(b|n\d)\b"), re.compile(rf"\b{re.escape(cluster.net)}\.\d+\.\d+")
+    for command in (("ip", "-oneline", "link"), ("ip", "route"), ("iptables", "--list-rules")):
+        yield from (line for line in run(*command).splitlines() if tag.search(line) or net.search(line))
+    yield from (f"cgroup {group}" for group in cgroups.groups(cluster))
+    yield from (f"process {pid} of {cluster.tag}" for pid in cgroups.members(cluster))
+
+
+def of_folder(folder: Path) -> Iterator[str]:
+    """A cluster's folder, what is mounted from or to it, and the processes that name it: also those in no cgroup."""
+    if folder.exists():
+        yield str(folder)
+    yield from (line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{folder}/" in line)
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            program = os.readlink(process / "exe")
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if program.startswith(programs):
-            found.add(f"{process.name} {program}")
-    return found
+        if f"{folder}/" in line:
+            yield f"process {process.name}: {line}"
+
+
+def kernel_settings() -> dict[str, str]:
+    return {name: sysctls.value(name) for name in sysctls.CHANGED}
+
+
+def strangers_with_nodes() -> list[Cluster]:
+    return [cluster for cluster in registry.every() if cluster.zones and cluster.name not in (NAME, OTHER)]
 
 
 @pytest.mark.parametrize("seconds", [0.3, 1.0, 2.5, 5.0])
