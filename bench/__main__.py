@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from bench import cluster, gateway, harness_start, log, operator, page, run_latency, tail, toolcall, toolserver_start
+from bench import cluster, gateway, harness_start, log, page, reconcile, run_latency, tail, toolcall, toolserver_start
 from bench.figure import Figure, rounded
 from bench.proc import Usage, machine
 
@@ -25,7 +25,7 @@ SUBJECTS: dict[str, Callable[[bool], AsyncIterator[Figure]]] = {
     "harness_start": harness_start.measure,
     "toolserver_start": toolserver_start.measure,
     "run_latency": run_latency.measure,
-    "operator": operator.measure,
+    "operator": reconcile.measure,
     "cluster": cluster.measure,
 }
 NEED_CLUSTER = ("operator", "cluster")
