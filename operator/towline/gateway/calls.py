@@ -37,6 +37,10 @@ log = logging.getLogger(__name__)
 SLACK_SECONDS = 30.0
 """Beyond a command's own timeout, for the kill, the answer and a reconnect. After it the outcome is unknown."""
 
+VERDICT_SECONDS = 3.0
+"""Beyond the time that a sandbox may take to start: the operator counts it too, from a moment later, knows why it was
+too long, and makes way for the next one. Before that, the next call would share this one's failure."""
+
 
 class Calls:
     """The calls of one gateway."""
@@ -169,7 +173,7 @@ class Calls:
         """Where the call runs or is to run. A call claimed earlier may have been cancelled since: look first."""
         seconds = float(run.snapshot.sandbox.start_timeout_seconds)
         late = SandboxFailed("StartTimeout", f"no sandbox was ready within {seconds:.0f} s")
-        async with execution.interrupt.within(seconds, late):
+        async with execution.interrupt.within(seconds + VERDICT_SECONDS, late):
             if call.state == "dispatched":
                 failpoints.hit("gateway.attach")
                 execution.hand_to(await run.lease.sandbox_of(call))

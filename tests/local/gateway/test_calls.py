@@ -229,6 +229,23 @@ async def test_a_sandbox_that_never_comes_is_an_error_result_after_the_start_tim
     assert "no sandbox was ready within 1 s (StartTimeout)" in answer.text
 
 
+async def test_the_operators_reason_for_a_start_that_took_too_long_is_waited_for(world_of):
+    """Else the next call, which may come at once, would fail with this one's sandbox."""
+    world = await world_of(sandbox=Sandbox(start_timeout_seconds=1))
+    world.operator.answers_wants, world.operator.fail_with = False, "NameTaken"
+    gateway = await world.gateway()
+    calling = asyncio.create_task(world.call(gateway, "exec", {"command": "echo 1"}))
+
+    await asyncio.sleep(1.1)
+    world.operator.answers_wants = True
+    first = await calling
+    world.operator.fail_with = ""
+    second = await world.call(gateway, "exec", {"command": "echo 2"})
+
+    assert "NameTaken" in first.text
+    assert second.outcome == "ok"
+
+
 async def test_after_a_failed_start_the_next_call_tries_again(world):
     gateway = await world.gateway()
     world.operator.fail_with = "Quota"
