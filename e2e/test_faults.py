@@ -263,12 +263,19 @@ def test_a_run_that_is_deleted_and_made_again_at_once_is_another_run(team: Team)
 def test_a_namespace_goes_with_live_runs_in_it(team: Team) -> None:
     kubectl = team.installation.kubectl
     run = team.run("doomed", call("sleep 600"), say("never said"))
+    others = [
+        team.run("answering", say("never said in full " * 50, milliseconds=10_000), tools=()),
+        team.run("waiting", say("never said"), templateRef={"name": "nowhere"}, tools=()),
+        team.run("paused", say("never said"), tools=(), suspend=True),
+    ]
     run.until("SandboxReady", "True")
-    uid = run.uid
+    others[0].until("HarnessReady", "True")
+    uids = [each.uid for each in (run, *others)]
 
     kubectl("delete", "namespace", team.namespace, "--timeout=90s")
 
-    run.until_nothing_is_left(uid)
+    for uid in uids:
+        run.until_nothing_is_left(uid)
 
 
 def test_a_network_policy_that_is_deleted_by_hand_comes_back(team: Team) -> None:
@@ -284,6 +291,76 @@ def test_a_network_policy_that_is_deleted_by_hand_comes_back(team: Team) -> None
         assert after["metadata"]["uid"] != before["metadata"]["uid"]
 
     assert team.run("after", call("echo safe"), say("done")).wait().said() == ["safe\n"]
+
+
+@pytest.fixture
+def no_new_policies(installation: Installation) -> Iterator[str]:
+    """Nobody can make a network policy where the sandboxes are; yields the name of the rule that refuses it."""
+    name = "e2e-no-new-policies"
+    group = {"apiVersion": "admissionregistration.k8s.io/v1"}
+    rule = {
+        "apiGroups": ["networking.k8s.io"],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["networkpolicies"],
+    }
+    here = {"matchLabels": {"kubernetes.io/metadata.name": SANDBOXES}}
+    installation.kubectl.apply(
+        group
+        | {
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": name},
+            "spec": {
+                "matchConstraints": {"resourceRules": [rule]},
+                "validations": [{"expression": "false", "message": "not now"}],
+            },
+        },
+        group
+        | {
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
+            "spec": {
+                "policyName": name,
+                "validationActions": ["Deny"],
+                "matchResources": {"namespaceSelector": here},
+            },
+        },
+    )
+    probing = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "probe", "namespace": SANDBOXES},
+        "spec": {"podSelector": {}},
+    }
+
+    def refused() -> bool:
+        line = ("create", "--dry-run=server", "--filename=-")
+        return not installation.kubectl(*line, stdin=json.dumps(probing), check=False)
+
+    wait_until("new policies are refused", refused, 30)
+    yield name
+    lift(installation, name)  # if the test has not come so far
+
+
+def lift(installation: Installation, name: str) -> None:
+    for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
+        installation.kubectl("delete", kind, name, "--ignore-not-found")
+
+
+def test_while_a_network_policy_is_gone_no_sandbox_is_made_and_the_call_waits(team: Team, no_new_policies: str) -> None:
+    kubectl = team.installation.kubectl
+    kubectl.delete("networkpolicy", SANDBOXES, "default-deny")
+
+    with kubectl.recorded(SANDBOXES) as sandboxes:
+        run = team.run("held", call("echo safe"), say("done"))
+        told = run.until("SandboxReady", "False", "PolicyNotEnforced")
+        assert "being restored" in told["message"]
+        assert not [pod for pod in sandboxes.objects() if run.owns(pod)]
+    lift(team.installation, no_new_policies)
+
+    run.wait(seconds=120)
+    assert run.said() == ["safe\n"]
+    assert kubectl.find("networkpolicy", SANDBOXES, "default-deny") is not None
 
 
 # -- the operator ------------------------------------------------------------------------------------------------------

@@ -4,13 +4,15 @@ Without nodes only etcd and the API server run, on the loopback device: no garba
 """
 
 import http.client
+import signal
 import ssl
 from pathlib import Path
 
-from e2e.cluster import pki, processes
+from e2e.cluster import cgroups, pki, processes
 from e2e.cluster.layout import CLUSTER_DOMAIN, Cluster
 from e2e.cluster.shell import wait_until
 
+API_SERVER = "kube-apiserver"
 ADMIN = "/O=system:masters/CN=admin"
 
 
@@ -19,7 +21,21 @@ def start(cluster: Cluster, groups: list[Path]) -> None:
     pki.make_authority(cluster)
     pki.kubeconfig(cluster, "admin", ADMIN)
     processes.start(cluster, "etcd", etcd(cluster), groups=groups)
-    processes.start(cluster, "kube-apiserver", apiserver(cluster), groups=groups)
+    processes.start(cluster, API_SERVER, apiserver(cluster), groups=groups)
+
+
+def stop_api_server(cluster: Cluster) -> None:
+    """Without a farewell, as a machine that loses power."""
+    daemon = processes.required(cluster, API_SERVER)
+    processes.send(daemon, signal.SIGKILL)
+    wait_until("API server ended", lambda: not processes.alive(cluster, API_SERVER), seconds=10)
+
+
+def start_api_server(cluster: Cluster) -> None:
+    """Returns when it serves; does nothing to one that runs."""
+    if not processes.alive(cluster, API_SERVER):
+        processes.start(cluster, API_SERVER, apiserver(cluster), groups=cgroups.procs(cluster))
+    wait_ready(cluster)
 
 
 def wait_ready(cluster: Cluster) -> None:
@@ -34,7 +50,7 @@ def start_controllers(cluster: Cluster, groups: list[Path]) -> None:
 def ready(cluster: Cluster) -> bool:
     """Whether the API server answers its readiness probe. Raises Failed when one of the processes has ended."""
     processes.required(cluster, "etcd")
-    processes.required(cluster, "kube-apiserver")
+    processes.required(cluster, API_SERVER)
     admin = pki.pair(cluster, "admin", ADMIN)
     context = ssl.create_default_context(cafile=str(pki.ca(cluster).certificate))
     context.load_cert_chain(str(admin.certificate), str(admin.key))
@@ -74,7 +90,7 @@ def apiserver(cluster: Cluster) -> list[str | Path]:
     tokens = pki.token_keys(cluster)
     return [
         cluster.bin / "kube",
-        "kube-apiserver",
+        API_SERVER,
         f"--etcd-servers={cluster.etcd}",
         f"--advertise-address={cluster.address}",
         f"--bind-address={cluster.address}",

@@ -1,0 +1,37 @@
+"""Takes the memory of a running container away, so that the kernel ends its program, as on a crowded node.
+
+A process of ours joins the container's cgroup and allocates until it is alone there. Pods give their programs a worse
+`oom_score_adj` than we have, so the kernel takes the container's first.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster import cgroups
+from e2e.cluster.layout import Cluster
+
+ALLOCATE = """
+import os, sys
+procs = sys.argv[1]
+with open(procs, "w") as file:
+    file.write(str(os.getpid()))
+held = []
+while len(open(procs).read().split()) > 1:
+    held.append(b"x" * (4 << 20))
+"""
+AT_MOST_SECONDS = 30
+
+
+def out_of_memory(cluster: Cluster, pod: dict[str, Any]) -> None:
+    """Returns when the kernel has ended the pod's one container; it must have a memory limit."""
+    (container,) = pod["status"]["containerStatuses"]
+    name = container["containerID"].removeprefix("containerd://")
+    tree = (cgroups.ROOT if cgroups.V2 else cgroups.ROOT / "memory") / cluster.tag
+    (procs,) = tree.glob(f"*/kubepods/*/pod{pod['metadata']['uid']}/{name}/cgroup.procs")
+    allocate(procs)
+
+
+def allocate(procs: Path) -> None:
+    subprocess.run([sys.executable, "-I", "-c", ALLOCATE, str(procs)], timeout=AT_MOST_SECONDS, check=True)  # noqa: S603
