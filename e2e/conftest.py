@@ -6,6 +6,7 @@ One cluster and one installation serve the whole session. When a test fails, its
 import json
 import os
 import secrets
+import signal
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,11 @@ from towline.kube.client import Kube
 NAME = "e2e"
 
 Apply = Callable[..., None]
+
+
+def pytest_configure() -> None:
+    """A CI that ends us by SIGTERM gets its machine back as clean as after Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def built() -> bool:

@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     building.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="packages at a time (default: %(default)s)"
     )
+    verb("preflight", "whether this machine can run nodes; if not, one line says why", named=False)
     verb("up", "start the cluster").add_argument(
         "--control-plane-only", action="store_true", help="etcd and the API server alone"
     )
@@ -59,6 +60,8 @@ def carry_out(arguments: argparse.Namespace) -> int:
             bin_folder = build.build(arguments.jobs)
             system_images.make(bin_folder)
             print(f"{bin_folder} ({time.monotonic() - begin:.0f} s)")
+        case "preflight":
+            lifecycle.check_machine(ZONES)
         case "up":
             cluster = lifecycle.up(arguments.name, control_plane_only=arguments.control_plane_only)
             print(

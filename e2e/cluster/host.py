@@ -6,6 +6,7 @@ Packages are Debian's names. On other systems the message names the programs, an
 import os
 import platform
 import shutil
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,6 +24,17 @@ TO_RUN_NODES = {
     "nsenter": "util-linux",
     f"{CNI_PLUGINS}/bridge": "containernetworking-plugins",
 }
+PROBE = "tlprobe"
+#: Argument: an empty folder. In namespaces of its own, so nothing of it stays.
+TRY_NODE = """
+mount -t tmpfs tmpfs "$1"
+mkdir "$1/lower" "$1/upper" "$1/work" "$1/merged"
+mount -t overlay -o "lowerdir=$1/lower,upperdir=$1/upper,workdir=$1/work" overlay "$1/merged"
+ip link set lo up
+iptables --new-chain TOWLINE
+iptables --append FORWARD --match conntrack --ctstate ESTABLISHED --jump TOWLINE
+ipset create towline hash:ip
+"""
 TO_MAKE_IMAGES = {"mmdebstrap": "mmdebstrap"}
 
 
@@ -42,6 +54,36 @@ def require_root() -> None:
         raise Failed("nodes are made of namespaces, mounts and cgroups: this needs root")
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise Failed(f"built and tried on Linux x86_64 only, this is {platform.system()} {platform.machine()}")
+
+
+def require_kernel(groups: Iterable[Path]) -> None:
+    """What nodes are made of, each tried once: an own network and mounts, overlays, bridges, rules, cgroups."""
+    if not os.access("/dev/kmsg", os.R_OK):
+        raise Failed("/dev/kmsg cannot be read, and the kubelet wants to")
+    with tempfile.TemporaryDirectory(prefix="towline-") as folder:
+        own = ("unshare", "--net", "--mount", "--propagation=private", "--", "sh", "-ec", TRY_NODE, "try", folder)
+        if said := refusal(*own):
+            raise Failed(f"this machine does not let us make a node: {said}")
+    if said := refusal("ip", "link", "add", PROBE, "type", "bridge"):
+        raise Failed(f"this machine does not let us make a network bridge: {said}")
+    run("ip", "link", "delete", PROBE)
+    if not (trees := list(groups)):
+        raise Failed("this machine has no cgroup controllers, and the kubelet wants them")
+    for tree in trees:
+        try:
+            (tree / PROBE).mkdir(exist_ok=True)
+            (tree / PROBE).rmdir()
+        except OSError as error:
+            raise Failed(f"this machine does not let us make a cgroup: {error}") from error
+
+
+def refusal(*command: str) -> str:
+    """The last line of what a command says when it fails; nothing when it does not."""
+    try:
+        run(*command)
+    except Failed as failure:
+        return str(failure).splitlines()[-1]
+    return ""
 
 
 def missing(needs: dict[str, str]) -> dict[str, str]:

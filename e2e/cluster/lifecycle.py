@@ -60,11 +60,13 @@ def up(name: str, *, control_plane_only: bool = False) -> Cluster:
 
 
 def check_machine(zones: tuple[str, ...]) -> None:
+    """Raises Failed with the reason why a cluster cannot be run here."""
     if not zones:
         host.require(host.TO_RUN_CONTROL_PLANE)
         return
     host.require_root()
     host.require(host.TO_RUN_CONTROL_PLANE | host.TO_RUN_NODES)
+    host.require_kernel(cgroups.hierarchies())
     for path in (places.state().resolve(), places.cache().resolve()):
         if any(path.is_relative_to(hidden) for hidden in ("/run", "/var")):
             raise Failed(f"{path}: nodes have a /run and a /var of their own; set XDG_STATE_HOME and XDG_CACHE_HOME")
