@@ -65,5 +65,5 @@ def test_ls_lists_a_namespace(team: Team, towline: Towline) -> None:
 def test_a_run_that_is_not_there_is_named_with_those_that_are(team: Team, towline: Towline) -> None:
     team.run("hello", say("done"), tools=()).wait()
 
-    with pytest.raises(Failed, match=f"no run 'hullo' in namespace {team.namespace}; there are: hello"):
+    with pytest.raises(Failed, match=f"no run 'hullo' in namespace {team.namespace}; did you mean 'hello'"):
         towline("tail", "hullo")

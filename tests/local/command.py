@@ -86,6 +86,8 @@ class Towline:
     home: Path
     cache: Path
     others: frozenset[int]
+    temporary: Path = Path("/tmp")
+    """Where launchers make their runtime folders: other launchers of this machine are not seen."""
     wrapper: tuple[str, ...] = ()
     """A program that starts it, to change its surroundings."""
     started: list["subprocess.Popen[bytes]"] = field(default_factory=list)
@@ -94,10 +96,10 @@ class Towline:
     def store(self) -> Path:
         return self.home / "towline"
 
-    def start(self, *words: str | Path, **environment: str) -> Running:
+    def start(self, *words: str | Path, stdin: bytes = b"", **environment: str) -> Running:
         process = subprocess.Popen(
             [*self.wrapper, sys.executable, "-m", "towline.cli", *map(str, words)],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=self.home,
@@ -106,16 +108,20 @@ class Towline:
                 "HOME": str(self.home),
                 "XDG_STATE_HOME": str(self.home),
                 "XDG_CACHE_HOME": str(self.cache),
+                "TMPDIR": str(self.temporary),
                 **environment,
             },
             start_new_session=True,
         )
         self.started.append(process)
+        if process.stdin is not None:
+            process.stdin.write(stdin)
+            process.stdin.close()
         return Running(process)
 
-    def __call__(self, *words: str | Path, **environment: str) -> Finished:
+    def __call__(self, *words: str | Path, stdin: bytes = b"", **environment: str) -> Finished:
         """Runs the command to its end."""
-        return self.start(*words, **environment).finish()
+        return self.start(*words, stdin=stdin, **environment).finish()
 
     def write(self, name: str, *documents: dict[str, Any]) -> Path:
         """A manifest file."""

@@ -6,6 +6,7 @@ The test process is a subreaper: whatever a launcher leaves behind becomes a chi
 import ctypes
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,8 +28,13 @@ def towline(tmp_path: Path, bundle_cache: Path) -> Iterator[Towline]:
     """The command; at the end of the test no process of it may be left."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before = Towline(tmp_path, bundle_cache, frozenset()).descendants()
-    command = Towline(tmp_path, bundle_cache, frozenset(before))
-    yield command
+    with tempfile.TemporaryDirectory(prefix="tt-") as temporary:  # short: a socket's path has 107 bytes
+        command = Towline(tmp_path, bundle_cache, frozenset(before), Path(temporary))
+        yield command
+        _end(command)
+
+
+def _end(command: Towline) -> None:
     for process in command.started:
         if process.poll() is None:
             process.kill()

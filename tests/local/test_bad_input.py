@@ -112,10 +112,10 @@ def test_a_store_that_does_not_start_is_a_fault_of_the_machine_with_the_servers_
 
 
 def test_without_a_store_tail_is_refused_and_ls_has_nothing_to_list(towline: Towline) -> None:
-    assert "no kept runs in" in refused(towline, "tail", "x")
+    assert "no run 'x' here: none is at work, and none is kept in" in refused(towline, "tail", "x")
     listed = towline("ls", "--json")
     assert (listed.code, listed.out) == (0, b"")
-    assert "no kept runs in" in listed.err
+    assert "no run is at work here, and none is kept in" in listed.err
 
 
 def test_tail_beyond_the_end_shows_nothing(towline: Towline) -> None:

@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,11 +40,12 @@ class Kept:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory, bundle_cache: Path) -> Kept:
-    towline = Towline(tmp_path_factory.mktemp("kept"), bundle_cache, frozenset())
-    finished = towline("run", HELLO, "--json", "--keep")
-    assert finished.code == 0, finished.err
-    return Kept(towline, finished)
+def kept(tmp_path_factory: pytest.TempPathFactory, bundle_cache: Path) -> Iterator[Kept]:
+    with tempfile.TemporaryDirectory(prefix="tt-") as temporary:
+        towline = Towline(tmp_path_factory.mktemp("kept"), bundle_cache, frozenset(), Path(temporary))
+        finished = towline("run", HELLO, "--json", "--keep")
+        assert finished.code == 0, finished.err
+        yield Kept(towline, finished)
 
 
 def test_hello_answers_without_a_sandbox(towline: Towline, tmp_path: Path) -> None:
@@ -83,7 +86,7 @@ def test_a_run_is_found_by_name_uid_and_the_beginning_of_it(kept: Kept) -> None:
     for word in ("hello", kept.uid, kept.uid[:8]):
         assert kept.towline("tail", word, "--json").out == kept.finished.out
     missing = kept.towline("tail", "hallo")
-    assert (missing.code, missing.err) == (2, "towline: no run 'hallo' here; kept are: hello\n")
+    assert (missing.code, missing.err) == (2, "towline: no run 'hallo' here; did you mean 'hello'?\n")
 
 
 def test_ls_shows_what_is_kept(kept: Kept) -> None:

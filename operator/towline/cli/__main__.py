@@ -1,6 +1,6 @@
 """Entry of the `towline` command: arguments, settings, and what the errors of every verb mean to a person.
 
-Each verb has a file of its own beside this one: `run`, `tail`, `ls`.
+Each verb has a file of its own beside this one: `run`, `tail`, `ls`, `prompt`, `cancel`.
 """
 
 import argparse
@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 
 from towline import __version__
-from towline.cli import exits, ls, run, tail
+from towline.cli import cancel, exits, ls, prompt, run, tail
 from towline.cli.sanitize import printable
-from towline.errors import Gap, Invalid, StoreUnavailable
+from towline.errors import Invalid, StoreUnavailable, TowlineError
 from towline.local.faults import MachineCannot, StoreInUse
 from towline.settings import LocalSettings, read
 
@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     )
     towline.add_argument("--version", action="version", version=f"towline {__version__}")
     verbs = towline.add_subparsers(metavar="VERB", required=True)
-    for verb in (run, tail, ls):
+    for verb in (run, tail, ls, prompt, cancel):
         verb.add_parser(verbs)
     return towline
 
@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return _say(fault.problems, exits.USAGE)
     except (MachineCannot, StoreInUse, StoreUnavailable) as fault:
         return _say([str(fault)], exits.MACHINE)
-    except Gap as fault:
+    except TowlineError as fault:
         return _say([str(fault)], exits.FAILED)
     except BrokenPipeError:
         # What is still buffered must not be tried again when the interpreter ends.

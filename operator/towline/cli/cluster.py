@@ -1,4 +1,4 @@
-"""The runs of a cluster, for `tail` and `ls`: found by the Kubernetes API, and read from the event store.
+"""The runs of a cluster, for the verbs: found by the Kubernetes API, cancelled by it, and read from the event store.
 
 The store is reached by the URL that --redis-url gives, else through a port-forward to the bundled one. All that speaks
 to a cluster is imported when it is needed: a laptop has none.
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
+from towline.api.conditions import TERMINAL_PHASES
+from towline.api.fields import nearest
 from towline.cli.store_option import at_home
 from towline.errors import Invalid, TowlineError
 from towline.events.event import RunRef
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from towline.kube.client import Kube
 
 SHORTEST_PREFIX = 4  # of a uid, as for kept runs
+FIELD_MANAGER = "towline-cli"
 STORE_SECRET, STORE_ROLE, STORE_PORT = "towline-store", "towline.dev/role=store", 6379
 
 Object = dict[str, Any]
@@ -80,7 +83,8 @@ async def api(where: Place) -> AsyncIterator[tuple["Kube", str]]:
         raise Invalid(
             f"asking a cluster needs the extra `operator` (pip install 'towline[operator]'): {fault}"
         ) from None
-    kube = Kube(login.client(await login.configuration(where.kubeconfig, where.context)))
+    client = login.client(await login.configuration(where.kubeconfig, where.context))
+    kube = Kube(client, field_manager=FIELD_MANAGER)
     try:
         yield kube, where.namespace or login.namespace(where.kubeconfig, where.context)
     finally:
@@ -105,8 +109,26 @@ def find(known: Sequence[Object], namespace: str, wanted: str) -> RunRef:
     if chosen:
         uids = ", ".join(each["uid"] for each in chosen)
         raise Invalid(f"{wanted!r} is the beginning of several runs: {uids}")
+    if (meant := nearest(wanted, [each["name"] for each in names])) is not None:
+        raise Invalid(f"no run {wanted!r} in namespace {namespace}; did you mean {meant!r}?")
     there = ", ".join(each["name"] for each in names[-20:])
     raise Invalid(f"no run {wanted!r} in namespace {namespace}; " + (f"there are: {there}" if there else "it has none"))
+
+
+async def cancel(where: Place, wanted: str, reason: str) -> tuple[str, str]:
+    """Sets the switch of the run that `wanted` means; its name, and its phase if it has ended."""
+    from towline.kube.kinds import AGENT_RUN
+
+    async with api(where) as (kube, namespace):
+        known = await runs(kube, namespace)
+        run = find(known, namespace, wanted)
+        phases = {each["metadata"]["uid"]: (each.get("status") or {}).get("phase") for each in known}
+        if (phase := phases[run.uid]) in TERMINAL_PHASES:
+            return run.name, str(phase)
+        patch = {"metadata": {"uid": run.uid}, "spec": {"cancel": True, "cancelReason": reason}}
+        if await kube.merge(AGENT_RUN, namespace, run.name, patch) is None:
+            raise Invalid(f"run {run.name} of namespace {namespace} was deleted just now")
+        return run.name, ""
 
 
 @asynccontextmanager

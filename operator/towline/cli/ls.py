@@ -1,4 +1,4 @@
-"""`towline ls`: the runs of a kept store, or of a cluster's namespace, as a table or as JSON lines."""
+"""`towline ls`: the runs of this machine, or of a cluster's namespace, as a table or as JSON lines."""
 
 import argparse
 import json
@@ -11,8 +11,7 @@ from towline.cli.sanitize import one_line
 from towline.cli.store_option import add_store_option, store_path
 from towline.cli.text import age
 from towline.clock import rfc3339, utc_now
-from towline.local.index import Kept, kept_runs
-from towline.local.store import Holder, exists, opened
+from towline.local.here import Here, runs_here
 from towline.settings import LocalSettings
 
 OUTCOMES = {"run.completed": "Succeeded", "run.failed": "Failed", "run.cancelled": "Cancelled"}
@@ -21,7 +20,9 @@ HEADINGS = ("NAME", "UID", "PHASE", "TURNS", "CALLS", "TOKENS", "AGE")
 
 def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = verbs.add_parser(
-        "ls", help="list the runs", description="List the runs of a kept store, or of a namespace, oldest first."
+        "ls",
+        help="list the runs",
+        description="List the runs of this machine, at work or kept, or of a namespace, oldest first.",
     )
     add_store_option(parser)
     parser.add_argument("--json", action="store_true", help="one run a line, as JSON")
@@ -35,16 +36,15 @@ async def ls(arguments: argparse.Namespace, settings: LocalSettings) -> int:
         await _ls_cluster(where, as_lines=arguments.json)
         return 0
     path = store_path(arguments, settings)
-    if not exists(path):
-        print(f"towline: no kept runs in {path}", file=sys.stderr)
-        return 0
-    async with opened(path, verb="ls") as (store, holder):
-        runs = await kept_runs(store)
-    if arguments.json:
-        for kept in runs:
-            print(json.dumps(as_json(kept, holder), ensure_ascii=False))
+    async with runs_here(path, verb="ls", unkept=arguments.store is None) as runs:
+        rows = [row(each, utc_now()) for each in runs]
+        lines = [json.dumps(as_json(each), ensure_ascii=False) for each in runs]
+    if not runs:
+        print(f"towline: no run is at work here, and none is kept in {path}", file=sys.stderr)
+    elif arguments.json:
+        print("\n".join(lines))
     else:
-        print_table([HEADINGS, *(row(kept, holder, utc_now()) for kept in runs)])
+        print_table([HEADINGS, *rows])
     return 0
 
 
@@ -94,33 +94,33 @@ def cluster_json(run: cluster.Object) -> dict[str, object]:
     }
 
 
-def phase(kept: Kept, holder: Holder | None) -> str:
-    """The outcome; an open run is Running only if a launcher works on it, else it was Interrupted."""
-    if kept.state.closed is not None:
-        return OUTCOMES.get(kept.state.closed, kept.state.closed)
-    return "Running" if holder is not None and holder.uid == kept.run.uid else "Interrupted"
+def phase(here: Here) -> str:
+    """The outcome; an open run that no launcher works on was interrupted."""
+    if here.kept.state.closed is not None:
+        return OUTCOMES.get(here.kept.state.closed, here.kept.state.closed)
+    return "Running" if here.worked_on else "Interrupted"
 
 
-def row(kept: Kept, holder: Holder | None, now: datetime) -> tuple[str, ...]:
-    totals = kept.state.totals
+def row(here: Here, now: datetime) -> tuple[str, ...]:
+    totals, started = here.kept.state.totals, here.kept.started
     return (
-        one_line(kept.run.name, 63),
-        kept.run.uid,
-        phase(kept, holder),
+        one_line(here.run.name, 63),
+        here.run.uid,
+        phase(here),
         str(totals.turns),
         str(totals.tool_calls),
         f"{totals.input_tokens + totals.output_tokens:,}",
-        age((now - kept.started).total_seconds()) if kept.started else "?",
+        age((now - started).total_seconds()) if started else "?",
     )
 
 
-def as_json(kept: Kept, holder: Holder | None) -> dict[str, object]:
-    totals = kept.state.totals
+def as_json(here: Here) -> dict[str, object]:
+    kept, totals = here.kept, here.kept.state.totals
     return {
         "name": kept.run.name,
         "namespace": kept.run.namespace,
         "uid": kept.run.uid,
-        "phase": phase(kept, holder),
+        "phase": phase(here),
         "turns": totals.turns,
         "tool_calls": totals.tool_calls,
         "input_tokens": totals.input_tokens,

@@ -2,24 +2,16 @@
 
 import argparse
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from towline.cli import cluster
 from towline.cli.sink import viewer as viewer_for
-from towline.cli.store_option import add_store_option, store_path
-from towline.errors import Rewound, StoreUnavailable
-from towline.events.event import Event, RunRef
+from towline.cli.target import add_place_options, add_run_argument, target, through_changes
+from towline.errors import Rewound
+from towline.events.event import Event
 from towline.events.notices import Notices
-from towline.events.store import Store
-from towline.local.index import find, kept_runs
-from towline.local.store import opened
 from towline.local.watch import Viewer, Watch, replay
 from towline.settings import LocalSettings
-
-REOPENINGS = 5  # in a row, without a new event: then the store is broken, not changing hands
 
 
 def seq(text: str) -> int:
@@ -34,20 +26,17 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     parser = verbs.add_parser(
         "tail",
         help="show a run's events",
-        description="Show the events of a kept run, or of a cluster's. With --json they are the log's own lines, byte "
-        "for byte.",
+        description="Show the events of a run of this machine, at work or kept, or of a cluster's. With --json they "
+        "are the log's own lines, byte for byte.",
     )
-    parser.add_argument(
-        "run", metavar="RUN", help="a run's name (the latest of that name), its uid, or the beginning of it"
-    )
+    add_run_argument(parser)
     parser.add_argument(
         "--from", dest="from_seq", metavar="N", type=seq, default=1, help="start at the event with seq N"
     )
     parser.add_argument("-f", "--follow", action="store_true", help="wait for further events until the run has ended")
-    add_store_option(parser)
     parser.add_argument("--json", action="store_true", help="one event a line, as in the log")
     parser.add_argument("--verbose", action="store_true", help="show every event on a terminal")
-    cluster.add_cluster_options(parser)
+    add_place_options(parser)
     parser.set_defaults(verb=tail)
 
 
@@ -55,23 +44,13 @@ async def tail(arguments: argparse.Namespace, settings: LocalSettings) -> int:
     counted = Counted(
         viewer_for(json=arguments.json, verbose=arguments.verbose, no_color=bool(settings.no_color)), arguments.from_seq
     )
-    reopenings = 0
-    while True:
-        before = counted.next_seq
-        try:
-            await _show(arguments, settings, counted)
-            return 0
-        except StoreUnavailable:
-            # The store changed hands: who served it has ended. Open it anew and go on where we were.
-            reopenings = 1 if counted.next_seq > before else reopenings + 1
-            if reopenings > REOPENINGS:
-                raise
+    await through_changes(lambda: _show(arguments, settings, counted), lambda: counted.next_seq)
+    return 0
 
 
 async def _show(arguments: argparse.Namespace, settings: LocalSettings, counted: "Counted") -> None:
-    where = cluster.place(arguments, settings)
-    source = cluster.found(where, arguments.run) if where is not None else _kept(arguments, settings)
-    async with source as (store, run):
+    async with target(arguments, settings, verb="tail") as found:
+        store, run = found.store, found.run
         arguments.run = run.uid  # the same run, should the store be opened anew
         if not arguments.follow:
             await replay(store, run, counted, counted.next_seq)
@@ -87,12 +66,6 @@ async def _show(arguments: argparse.Namespace, settings: LocalSettings, counted:
                     counted.next_seq = fault.head + 1
         finally:
             await notices.aclose()
-
-
-@asynccontextmanager
-async def _kept(arguments: argparse.Namespace, settings: LocalSettings) -> AsyncIterator[tuple[Store, RunRef]]:
-    async with opened(store_path(arguments, settings), verb="tail") as (store, _):
-        yield store, find(await kept_runs(store), arguments.run).run
 
 
 @dataclass(slots=True)

@@ -143,9 +143,12 @@ class Kube:
         self, kind: Kind, namespace: str | None, name: str, metadata: Mapping[str, Any]
     ) -> Object | None:
         """Merges into the metadata; lists are replaced, so give resourceVersion with them. None when there is none."""
+        return await self.merge(kind, namespace, name, {"metadata": dict(metadata)})
+
+    async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Object) -> Object | None:
+        """Merges `patch` into the object, None when there is none. With another's uid in its metadata: Conflict."""
         query = {"fieldManager": self._manager}
         path = kind.path(namespace, name)
-        patch = {"metadata": dict(metadata)}
         patched: Object | None = await self._write("PATCH", path, patch, _MERGE, query=query, missing_ok=True)
         return patched
 

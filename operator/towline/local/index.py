@@ -1,12 +1,14 @@
 """Which runs a store holds, read from the store itself, and which one a person means by a name.
 
-Called by `towline ls` and `towline tail`. `find` is pure.
+Called by `here.py`. `find` is pure.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol, TypeVar
 
+from towline.api.fields import nearest
 from towline.errors import Gap, Invalid
 from towline.events.event import RunRef
 from towline.events.log import EventLog, RunState
@@ -26,6 +28,11 @@ class Kept:
     started: datetime | None
     last_event: datetime | None
 
+    @property
+    def age_key(self) -> tuple[str, str]:
+        """Sorts by age, the oldest first."""
+        return self.started.isoformat() if self.started is not None else "", self.run.uid
+
 
 async def kept_runs(store: Store) -> list[Kept]:
     """All runs of the store, the oldest first."""
@@ -39,7 +46,7 @@ async def kept_runs(store: Store) -> list[Kept]:
         if cursor == "0":
             break
     runs = [await _kept(store, named) for key in sorted(keys) if (named := run_of_meta_key(key.decode())) is not None]
-    return sorted(runs, key=lambda kept: (kept.started is not None and kept.started.isoformat(), kept.run.uid))
+    return sorted(runs, key=lambda kept: kept.age_key)
 
 
 async def _kept(store: Store, named: tuple[str, str]) -> Kept:
@@ -60,7 +67,17 @@ async def _kept(store: Store, named: tuple[str, str]) -> Kept:
     return Kept(run, state, started, last)
 
 
-def find(runs: Sequence[Kept], wanted: str) -> Kept:
+class Named(Protocol):
+    """Whatever a run can be found by."""
+
+    @property
+    def run(self) -> RunRef: ...
+
+
+Found = TypeVar("Found", bound=Named)
+
+
+def find(runs: Sequence[Found], wanted: str) -> Found:
     """The run that `wanted` means: a name (the latest run of it), a uid, or the beginning of one. Raises Invalid.
 
     `runs` come oldest first.
@@ -75,5 +92,7 @@ def find(runs: Sequence[Kept], wanted: str) -> Kept:
         if begun:
             uids = ", ".join(kept.run.uid for kept in begun)
             raise Invalid(f"{wanted!r} is the beginning of several runs: {uids}")
-    names = ", ".join(dict.fromkeys(kept.run.name for kept in reversed(runs)))
-    raise Invalid(f"no run {wanted!r} here; " + (f"kept are: {names}" if names else "the store is empty"))
+    names = list(dict.fromkeys(kept.run.name for kept in reversed(runs)))
+    if (meant := nearest(wanted, names)) is not None:
+        raise Invalid(f"no run {wanted!r} here; did you mean {meant!r}?")
+    raise Invalid(f"no run {wanted!r} here; " + (f"there are: {', '.join(names)}" if names else "there is none"))

@@ -1,7 +1,7 @@
 """The runtime folder of one launcher: sockets, tokens and keys, for as long as it lives, readable by its user alone.
 
 Called by `store.py`. The folder is short, since a unix socket's path has 107 bytes, and its owner holds a lock in it:
-what a launcher killed with -9 left behind (its keys among it) is removed by the next one.
+so others see that it lives, and what a launcher killed with -9 left behind (its keys among it) is removed by the next.
 """
 
 import fcntl
@@ -26,11 +26,21 @@ def runtime_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever else has it is just looking
         yield folder
     finally:
         remove_folder(folder)
         os.close(lock)
+
+
+def living() -> list[Path]:
+    """The runtime folders of this user's launchers that are at work, the oldest first."""
+    found = []
+    for folder in _parent().glob(f"{PREFIX}*"):
+        with _lock_of(folder) as lock:
+            if lock is not None and not _taken(lock):
+                found.append((os.fstat(lock).st_mtime, folder))
+    return [folder for _, folder in sorted(found)]
 
 
 def _parent() -> Path:
@@ -41,20 +51,33 @@ def _parent() -> Path:
 def remove_abandoned(parent: Path) -> None:
     """Removes the runtime folders of this user whose launcher is dead: the kernel let go of their lock."""
     for folder in parent.glob(f"{PREFIX}*"):
-        try:
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-                continue
-            lock = os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:  # gone meanwhile, or no folder of ours
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if time.time() - os.fstat(lock).st_mtime > YOUNG_SECONDS:
+        with _lock_of(folder) as lock:
+            if lock is not None and _taken(lock) and time.time() - os.fstat(lock).st_mtime > YOUNG_SECONDS:
                 remove_folder(folder)
-        except BlockingIOError:
-            pass
-        finally:
+
+
+@contextmanager
+def _lock_of(folder: Path) -> Iterator[int | None]:
+    """The lock file of a runtime folder, open; None for one that is gone meanwhile, or not this user's."""
+    try:
+        mine = not folder.is_symlink() and folder.stat().st_uid == os.getuid()
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW) if mine else None
+    except OSError:
+        lock = None
+    try:
+        yield lock
+    finally:
+        if lock is not None:
             os.close(lock)
+
+
+def _taken(lock: int) -> bool:
+    """Whether we have the lock now: then its launcher is dead."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def remove_folder(folder: Path) -> None:

@@ -6,8 +6,8 @@
     workspaces/UID/   the volume of a run's sandbox: workspace/, home/, tmp/
     logs/             what the processes wrote: valkey.log, UID/*.log
 
-Called by the launcher (`owned`) and by `tail` and `ls` (`opened`). Which runs it holds is read from the event store;
-no second index exists.
+Called by the launcher (`owned`) and by `here.py` for the other verbs (`opened`, `joined`). Which runs it holds is read
+from the event store; no second index exists.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ import json
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -31,6 +31,11 @@ from towline.local.valkey import server_binary, start_valkey
 STOP_SECONDS = 1.5  # an idle Valkey ends within some 20 ms; a large append-only file is flushed in this time
 PATIENCE_SECONDS = 0.5  # we are the one who restarts a dead server, so waiting for it would be in vain
 CONNECT_SECONDS = 10.0  # how long a reader waits for a store that its owner is just starting
+READERS_SECONDS = 2.0  # how long a store that nobody keeps stays for those who still read it
+
+
+UNKEPT, READERS = "store", "readers"
+"""In the runtime folder of a launcher that keeps nothing: its store, and a lock shared by those who read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,7 @@ async def owned(
     Raises StoreInUse, or MachineCannot when the server does not start. `on_exit` is called when the server dies.
     """
     with runtime_folder() as runtime:
-        folder = Folder(path or runtime / "store")
+        folder = Folder(path or runtime / UNKEPT)
         try:
             folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.valkey_log.parent.mkdir(exist_ok=True, mode=0o700)
@@ -152,6 +157,7 @@ async def owned(
             finally:
                 await held.store.aclose()
                 if path is None:
+                    await _until_read(runtime)
                     held.valkey.kill()
                 await held.valkey.stop(STOP_SECONDS)
         finally:
@@ -187,6 +193,52 @@ async def opened(path: Path, *, verb: str) -> AsyncIterator[tuple[Store, Holder 
                 yield store, holder
                 return
             await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def joined(runtime: Path) -> AsyncIterator[tuple[Store, Holder] | None]:
+    """The store of a launcher at work that keeps nothing; None when it keeps one, or ends just now.
+
+    The launcher's end waits a moment for whoever is in here, so that a follower sees the run's last event.
+    """
+    holder = recorded_holder(Folder(runtime / UNKEPT))
+    store = await _answering(holder)
+    if holder is None or store is None:
+        yield None
+        return
+    try:
+        with _reading(runtime):
+            yield store, holder
+    finally:
+        await store.aclose()
+
+
+@contextmanager
+def _reading(runtime: Path) -> Iterator[None]:
+    try:
+        readers = os.open(runtime / READERS, os.O_CREAT | os.O_RDWR, 0o600)
+    except FileNotFoundError:  # it ended between our two looks
+        yield
+        return
+    try:
+        fcntl.flock(readers, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(readers)
+
+
+async def _until_read(runtime: Path) -> None:
+    readers = os.open(runtime / READERS, os.O_CREAT | os.O_RDWR, 0o600)
+    deadline = time.monotonic() + READERS_SECONDS
+    try:
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                await asyncio.sleep(0.02)
+    finally:
+        os.close(readers)
 
 
 async def _answering(holder: Holder | None) -> Store | None:

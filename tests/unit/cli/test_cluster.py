@@ -15,7 +15,7 @@ from towline.settings import LocalSettings
 
 SETTINGS = LocalSettings(kubeconfig=Path("/home/me/config"))
 KNOWN = [
-    {"metadata": {"name": "a", "uid": "11112222-0000"}},
+    {"metadata": {"name": "chat", "uid": "11112222-0000"}},
     {"metadata": {"name": "b", "uid": "11113333-0000"}},
 ]
 
@@ -48,7 +48,7 @@ def test_a_folder_and_a_cluster_do_not_go_together() -> None:
         cluster.place(parsed("-n", "team", "--store", "/s"), SETTINGS)
 
 
-@pytest.mark.parametrize(("wanted", "name"), [("a", "a"), ("11113", "b"), ("11112222-0000", "a")])
+@pytest.mark.parametrize(("wanted", "name"), [("chat", "chat"), ("11113", "b"), ("11112222-0000", "chat")])
 def test_a_run_is_found_by_its_name_or_by_the_beginning_of_its_uid(wanted: str, name: str) -> None:
     assert cluster.find(KNOWN, "team", wanted).name == name
 
@@ -57,8 +57,8 @@ def test_a_run_is_found_by_its_name_or_by_the_beginning_of_its_uid(wanted: str, 
     ("wanted", "message"),
     [
         ("1111", "beginning of several runs: 11112222-0000, 11113333-0000"),
-        ("111", "there are: a, b"),
-        ("c", "no run 'c'"),
+        ("111", "there are: chat, b"),
+        ("chta", "no run 'chta' in namespace team; did you mean 'chat'"),
     ],
 )
 def test_what_is_not_exactly_one_run_is_an_error(wanted: str, message: str) -> None:

@@ -28,8 +28,9 @@ def test_a_run_is_found_by_name_then_by_the_beginning_of_its_uid(wanted: str, ui
     ("wanted", "sentence"),
     [
         ("aaaa", "'aaaa' is the beginning of several runs: aaaa1111, aaaa2222"),
-        ("bbb", "no run 'bbb' here; kept are: aaaa2, hello, fix"),
-        ("nobody", "no run 'nobody' here; kept are: aaaa2, hello, fix"),
+        ("bbb", "no run 'bbb' here; there are: aaaa2, hello, fix"),
+        ("nobody", "no run 'nobody' here; there are: aaaa2, hello, fix"),
+        ("hallo", "no run 'hallo' here; did you mean 'hello'?"),
     ],
 )
 def test_what_cannot_be_found_is_explained(wanted: str, sentence: str) -> None:
@@ -39,7 +40,7 @@ def test_what_cannot_be_found_is_explained(wanted: str, sentence: str) -> None:
 
 
 def test_an_empty_store_is_named() -> None:
-    with pytest.raises(Invalid, match="the store is empty"):
+    with pytest.raises(Invalid, match="there is none"):
         find([], "x")
 
 

@@ -1,0 +1,79 @@
+"""Which run a verb is about, on this machine or on a cluster, and the store that has its events.
+
+Shared by the verbs that speak of one run: `tail`, `prompt`, `cancel`.
+"""
+
+import argparse
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from towline.cli import cluster
+from towline.cli.store_option import add_store_option, store_path
+from towline.errors import Invalid, StoreUnavailable
+from towline.events.event import RunRef
+from towline.events.store import Store
+from towline.local.faults import MachineCannot
+from towline.local.here import Here, run_here
+from towline.settings import LocalSettings
+
+T = TypeVar("T")
+
+REOPENINGS = 5  # in a row, without getting further: then the store is broken, not changing hands
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A run that was found. `here` says more of one on this machine."""
+
+    store: Store
+    run: RunRef
+    here: Here | None = None
+
+
+def add_run_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run", metavar="RUN", help="a run's name (the latest of that name), its uid, or the beginning of it"
+    )
+
+
+def add_place_options(parser: argparse.ArgumentParser) -> None:
+    add_store_option(parser)
+    cluster.add_cluster_options(parser)
+
+
+@asynccontextmanager
+async def target(
+    arguments: argparse.Namespace, settings: LocalSettings, *, verb: str, alive: bool = False
+) -> AsyncIterator[Target]:
+    """The run that `arguments.run` names; `alive`: rather one that is at work. Raises Invalid when there is none."""
+    where = cluster.place(arguments, settings)
+    if where is not None:
+        async with cluster.found(where, arguments.run) as (store, run):
+            yield Target(store, run)
+        return
+    path, unkept = store_path(arguments, settings), arguments.store is None
+    async with run_here(path, arguments.run, verb=verb, unkept=unkept, alive=alive) as here:
+        yield Target(here.store, here.run, here)
+
+
+async def through_changes(work: Callable[[], Awaitable[T]], progress: Callable[[], int]) -> T:
+    """What `work` returns; it is begun again when the store changed hands meanwhile: who served it has ended.
+
+    `progress` rises whenever `work` gets further.
+    """
+    reopenings, lost = 0, False
+    while True:
+        before = progress()
+        try:
+            return await work()
+        except StoreUnavailable:
+            lost = True
+            reopenings = 1 if progress() > before else reopenings + 1
+            if reopenings > REOPENINGS:
+                raise
+        except Invalid as fault:
+            if lost:
+                raise MachineCannot("the launcher of the run has ended, and its store with it") from fault
+            raise
