@@ -10,6 +10,7 @@ TowlineError
 ├── Gap                 the reader is below the first kept entry: start from `first_available`
 ├── Rewound             the store lost a tail: drop what lies beyond `head`, read on under the new incarnation
 ├── CallMismatch        a call id came back with other arguments: refuse
+├── PromptsUnread       prompts came since the inbox was read: answer them before the run ends
 ├── Unauthenticated     the token names no run of ours: 401
 └── SandboxFailed       the sandbox is gone, foreign or broken: `reason` says which
 """
@@ -81,6 +82,14 @@ class CallMismatch(TowlineError):
     def __init__(self, call_id: str) -> None:
         self.call_id = call_id
         super().__init__(f"call {call_id} was claimed with other arguments")
+
+
+class PromptsUnread(TowlineError):
+    """The run cannot end yet: `count` prompts were accepted that its harness has not seen."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        super().__init__(f"{count} prompts are unread")
 
 
 class Unauthenticated(TowlineError):

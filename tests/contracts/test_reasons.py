@@ -6,7 +6,10 @@ from pathlib import Path
 from towline.api.conditions import OUTCOMES
 
 PACKAGE = Path(__file__).parents[2] / "operator" / "towline"
-WRITTEN = re.compile(r'(?:\bFail\(|_failed\(seen, |^    reason = |^[A-Z_]+ = )"([A-Z][A-Za-z]+)"', re.MULTILINE)
+WRITTEN = re.compile(
+    r'(?:\bFail\(|\((?="[A-Za-z]+LimitReached)|_failed\(seen, |^    reason = |^[A-Z_]+ = )"([A-Z][A-Za-z]+)"',
+    re.MULTILINE,
+)
 
 
 def test_the_reasons_of_harness_and_launcher_are_documented() -> None:
@@ -14,5 +17,5 @@ def test_the_reasons_of_harness_and_launcher_are_documented() -> None:
         path.read_text(encoding="utf-8") for part in ("harness", "local") for path in (PACKAGE / part).rglob("*.py")
     ]
     written = {reason for source in sources for reason in WRITTEN.findall(source)}
-    assert "LimitReached" in written
+    assert {"TurnLimitReached", "CostLimitReached"} <= written
     assert written <= set(OUTCOMES), written - set(OUTCOMES)

@@ -56,10 +56,10 @@ async def test_a_failed_run_says_why(stage: Stage) -> None:
     await stage.started()
     run = await working(stage)
 
-    await run.fails("LimitReached", "maxTurns is 3")
+    await run.fails("TurnLimitReached", "maxTurns is 3")
 
     status = await run.until_phase("Failed")
-    assert status["failure"] == {"reason": "LimitReached", "message": "maxTurns is 3"}
+    assert status["failure"] == {"reason": "TurnLimitReached", "message": "maxTurns is 3"}
     assert {each["status"] for each in status["conditions"] if each["type"] == "Finished"} == {"True"}
 
 

@@ -147,6 +147,21 @@ async def test_totals_are_sums_of_what_the_appends_added(store, run, harness, sa
     assert (await EventLog(store, run).state()).totals == Totals(2, 0, 10, 7, 3, 10**15 + 5)
 
 
+async def test_meta_keeps_since_when_a_run_waits_and_where_it_made_progress(store, run, harness, now):
+    appender, log = harness(), EventLog(store, run)
+
+    await appender.append([draft("turn.started", {}, now=now), draft("user.message", {}, now=now)])
+    await appender.append([draft("agent.message", {}, now=now), draft("harness.started", {}, now=now)])
+    assert ((await log.state()).progress, (await log.state()).waiting) == (3, "")
+
+    await appender.append([draft("turn.completed", {}, now=now), draft("turn.waiting", {}, now=now)])
+    waiting = draft("turn.waiting", {}, now=now)
+    assert ((await log.state()).progress, (await log.state()).waiting) == (5, waiting.time)
+
+    await appender.append([draft("context.compacted", {}, now=now), draft("turn.started", {}, now=now)])
+    assert ((await log.state()).compacted, (await log.state()).waiting) == (7, "")
+
+
 async def test_creating_a_run_twice_keeps_the_first_snapshot(store, run, now):
     await runs.create(store, run, b'{"prompt":"a"}', now=now)
     await runs.create(store, run, b'{"prompt":"b"}', now=now)

@@ -66,6 +66,15 @@ async def test_a_claim_whose_reply_was_lost_is_still_ours(store, run, claim, los
     assert await types(store, run) == ["agent.tool_use"]
 
 
+async def test_claim_and_result_are_progress_of_the_run(store, run, claim, settle):
+    log = EventLog(store, run)
+
+    await claim()
+    assert (await log.state()).progress == 1
+    await settle()
+    assert (await log.state()).progress == 2
+
+
 async def test_a_call_goes_to_one_instance_of_one_sandbox(store, run, claim):
     await claim()
 

@@ -5,10 +5,11 @@ import asyncio
 import pytest
 
 from towline import inbox
-from towline.errors import Invalid, LogClosed
+from towline.errors import Invalid, LogClosed, PromptsUnread
 from towline.events import runs
 from towline.events.event import draft
 from towline.events.log import EventLog
+from towline.events.totals import Totals
 from towline.inbox import Prompt
 
 
@@ -26,10 +27,66 @@ async def test_prompts_are_numbered_and_read_after_a_cursor(store, run):
 
 
 async def test_a_prompt_posted_again_under_its_key_is_the_first_one(store, run):
-    prompts = await asyncio.gather(*(inbox.post(store, run, f"text {n}", key="same") for n in range(5)))
+    prompts = await asyncio.gather(*(inbox.post(store, run, "text", key="same") for _ in range(5)))
 
     assert len(set(prompts)) == 1
     assert len(await inbox.read_after(store, run, "")) == 1
+
+
+@pytest.mark.parametrize(("content", "delivery"), [("other", "queue"), ("text", "steer")])
+async def test_a_key_used_for_another_prompt_is_refused_by_its_name(store, run, content, delivery):
+    await inbox.post(store, run, "text", key="my-key")
+
+    with pytest.raises(Invalid, match=r'"my-key" was used before for another prompt \(1-0\)'):
+        await inbox.post(store, run, content, key="my-key", delivery=delivery)
+    assert len(await inbox.read_after(store, run, "")) == 1
+
+
+async def test_a_delivery_that_does_not_exist_is_refused(store, run):
+    with pytest.raises(Invalid, match="expected queue, steer, interrupt"):
+        await inbox.post(store, run, "text", key="k", delivery="express")
+
+
+async def test_what_waits_in_the_inbox_is_what_was_posted_less_what_the_log_took(store, run, harness, now):
+    for text in ("one", "two"):
+        await inbox.post(store, run, text, key=text)
+    assert (await EventLog(store, run).state()).unread == 2
+
+    await harness().append([draft("user.message", {"prompt_id": "2-0", "content": "two"}, now=now)], Totals(prompts=1))
+
+    assert (await EventLog(store, run).state()).unread == 1
+
+
+async def test_a_run_with_a_prompt_that_its_harness_has_not_seen_does_not_complete(store, run, harness, now):
+    appender = harness()
+    await inbox.post(store, run, "one", key="k1")
+    await inbox.post(store, run, "two", key="k2")
+
+    with pytest.raises(PromptsUnread) as refused:
+        await appender.finish(draft("run.completed", {}, now=now), seen_prompt=1)
+    assert refused.value.count == 1
+    assert (await EventLog(store, run).state()).closed is None
+
+    await appender.finish(draft("run.completed", {}, now=now), seen_prompt=2)
+    assert (await EventLog(store, run).state()).closed == "run.completed"
+
+
+async def test_a_failure_ends_the_run_whatever_waits_in_the_inbox(store, run, harness, now):
+    await inbox.post(store, run, "one", key="k1")
+
+    await harness().finish(draft("run.failed", {}, now=now))
+
+    assert (await EventLog(store, run).state()).closed == "run.failed"
+
+
+@pytest.mark.parametrize(
+    ("type", "data"),
+    [("turn.started", {"prompt_ids": ["3-0"]}), ("user.message", {"prompt_id": "3-0", "content": "steer"})],
+)
+async def test_a_prompt_that_the_log_took_keeps_its_number_when_the_inbox_lost_it(store, run, harness, now, type, data):
+    await harness().append([draft(type, data, now=now)], Totals(prompts=1))
+
+    assert (await inbox.post(store, run, "next", key="k")).id == "4-0"
 
 
 async def test_a_post_whose_reply_was_lost_is_in_the_inbox_once(store, run, lose_replies):

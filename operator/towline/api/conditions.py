@@ -38,7 +38,11 @@ OUTCOMES: dict[str, str] = {
     "Completed": "The model gave its final answer.",
     "Cancelled": "Somebody set spec.cancel, or deleted the run.",
     "DeadlineExceeded": "activeDeadlineSeconds passed.",
-    "LimitReached": "One of the limits was reached; the message says which.",
+    "TurnLimitReached": "limits.maxTurns was reached when a prompt waited.",
+    "ToolCallLimitReached": "An answer asked for more tool calls than limits.maxToolCalls leaves.",
+    "InputTokenLimitReached": "limits.maxInputTokens is used up.",
+    "OutputTokenLimitReached": "limits.maxOutputTokens is used up.",
+    "CostLimitReached": "limits.maxCostMicroUSD is used up.",
     "BackoffLimitExceeded": "The harness crashed more often than backoffLimit allows.",
     "CrashLoop": "The harness crashed again and again at the same point.",
     "SealFailed": "The harness could not take exec and fork away from itself, so it did not start.",
@@ -70,6 +74,7 @@ REASONS: dict[ConditionType, dict[str, str]] = {
         "SecretNotFound": "The Secret with the provider's API key does not exist in the harness namespace.",
         "InvalidSpec": "The run and what it refers to do not fit together; the message lists every fault.",
         "NotAllowed": "The provider is not offered to this namespace.",
+        "SourceNotFound": "The run that continueFrom names does not exist in the namespace, or has no history.",
     },
     ConditionType.QUEUED: {
         "ConcurrencyLimit": "As many runs as allowed are running.",
@@ -87,6 +92,7 @@ REASONS: dict[ConditionType, dict[str, str]] = {
         "ProviderNotFound": "The model provider was deleted since the run was accepted.",
         "StoreUnavailable": "The event store does not answer; no harness starts without it.",
         "Restarting": "The harness was lost; the next one starts after a delay.",
+        "Asleep": "The run waits for a prompt without a harness; the next prompt starts one.",
         "Released": "No harness is needed now: the run waits, is suspended or has ended.",
     },
     ConditionType.SANDBOX_READY: {
@@ -124,7 +130,7 @@ REASONS: dict[ConditionType, dict[str, str]] = {
 }
 """Every reason there is, with its meaning. A reason outside this list is a fault of the writer."""
 
-_STARTED_BEFORE = ("Restarting", "Released")
+_STARTED_BEFORE = ("Restarting", "Released", "Asleep")
 """HarnessReady is False for these, and yet the run has made progress: it is not Pending again."""
 
 

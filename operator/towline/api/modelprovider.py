@@ -44,8 +44,8 @@ class ProviderModel(Part):
     """The provider's name for it."""
     max_output_tokens: Annotated[int, Field(ge=1, le=10_000_000)] = 8192
     """Bound on one answer, sent with each request."""
-    context_tokens: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
-    """How many tokens a request may hold."""
+    context_tokens: Annotated[int, Field(ge=1, le=1_000_000_000)] = 200_000
+    """How many tokens a request may hold; a history that comes near it is compacted."""
     price: Price | None = None
     """What it costs; absent: unknown, and runs with a limit on cost are refused."""
 

@@ -62,8 +62,12 @@ def resolve(
     sandbox_class: SandboxClass,
     uid: str,
     namespace: str,
+    source_uid: str | None = None,
 ) -> snapshot.Snapshot:
-    """The snapshot of `run`. Raises Invalid with a sentence for everything that does not fit together."""
+    """The snapshot of `run`. Raises Invalid with a sentence for everything that does not fit together.
+
+    `source_uid` is the run that spec.continueFrom names, which the caller has looked up.
+    """
     problems: list[str] = []
 
     def in_run(sentence: str) -> None:
@@ -77,7 +81,7 @@ def resolve(
 
     if run.spec.prompt is None:
         in_run("spec.promptFrom cannot be read yet; expected spec.prompt")
-    if run.spec.continue_from is not None:
+    if run.spec.continue_from is not None and source_uid is None:
         in_run("spec.continueFrom cannot be followed yet; expected no such field")
     if template.spec.mcp_servers:
         in_template("spec.mcpServers cannot be served yet; expected an empty list")
@@ -98,6 +102,8 @@ def resolve(
         uid=uid,
         prompt=prompt,
         interactive=run.spec.interactive,
+        idle_policy=snapshot.IdlePolicy(**run.spec.idle_policy.model_dump()),
+        continue_from=_source(run, source_uid, namespace),
         system_prompt=system_prompt,
         model=_snapshot_model(model, provider),
         tools=_offered_tools(run, template.spec),
@@ -108,6 +114,12 @@ def resolve(
         sandbox=_snapshot_sandbox(run, sandbox_class),
         workspace=tuple(snapshot.WorkspaceFile(**file.model_dump()) for file in run.spec.workspace.files),
     )
+
+
+def _source(run: AgentRun, uid: str | None, namespace: str) -> snapshot.ContinueFrom | None:
+    if run.spec.continue_from is None or uid is None:
+        return None
+    return snapshot.ContinueFrom(namespace=namespace, uid=uid, seq=run.spec.continue_from.seq)
 
 
 def _limits(run: Limits, template: Limits) -> Limits:
@@ -172,6 +184,7 @@ def _snapshot_model(model: ProviderModel, provider: ModelProvider) -> snapshot.M
         name=model.name,
         base_url=provider.spec.base_url or "",
         max_output_tokens=model.max_output_tokens,
+        context_tokens=model.context_tokens,
         request_timeout_seconds=provider.spec.request_timeout_seconds,
         price=snapshot.Price(**price.model_dump()) if price else snapshot.Price(),
         script=tuple(snapshot.ScriptedStep(**step.model_dump()) for step in script.steps) if script else (),
@@ -194,6 +207,7 @@ def _snapshot_sandbox(run: AgentRun, sandbox_class: SandboxClass) -> snapshot.Sa
         cpu_millis=parse_millis(resources.cpu) if resources.cpu else None,
         disk_bytes=parse_bytes(resources.disk) if resources.disk else None,
         max_processes=resources.max_processes,
+        retain=run.spec.sandbox.retain,
     )
 
 

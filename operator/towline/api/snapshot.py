@@ -50,6 +50,8 @@ class Model(Frozen):
     name: str
     base_url: str = ""
     max_output_tokens: int = 8192
+    context_tokens: int = 200_000
+    """How much one request may hold; a history that comes near it is compacted."""
     request_timeout_seconds: int = 600
     """Bound on one whole model request, streaming included."""
     price: Price = Price()
@@ -108,6 +110,26 @@ class Sandbox(Frozen):
     cpu_millis: int | None = None
     disk_bytes: int | None = None
     max_processes: int = 512
+    retain: Literal["Delete", "Suspend"] = "Delete"
+    """What becomes of it while the run sleeps or is suspended; Suspend keeps the workspace where the provider can."""
+
+
+class IdlePolicy(Frozen):
+    """What an interactive run does while nobody prompts it, in seconds since it began to wait; None: no such end."""
+
+    suspend_after_seconds: int | None = None
+    """Then its harness ends, until there is a prompt."""
+    finish_after_seconds: int | None = None
+    """Then the run completes with its last answer."""
+
+
+class ContinueFrom(Frozen):
+    """The run whose history this one begins with."""
+
+    namespace: str
+    uid: str
+    seq: int | None = None
+    """Its last event to take over; None: all of them."""
 
 
 class Snapshot(Frozen):
@@ -119,6 +141,8 @@ class Snapshot(Frozen):
     uid: str
     prompt: str
     interactive: bool = False
+    idle_policy: IdlePolicy = IdlePolicy()
+    continue_from: ContinueFrom | None = None
     system_prompt: str = ""
     model: Model
     tools: tuple[str, ...] = ()

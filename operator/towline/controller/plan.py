@@ -27,20 +27,15 @@ from towline.controller.outcome import (
 )
 from towline.controller.plan_pods import delete, next_epoch, overdue, release_sandbox
 from towline.controller.seen import Observed
+from towline.exit_codes import NO_CRASH, HarnessExit
 from towline.kube.pod_status import Ended
 from towline.naming import FINALIZER
-from towline.seal import EXIT_CODE as SEAL_FAILED
 
 CANCEL_GRACE = timedelta(seconds=5)
 """How long a cancelled harness may take to end by itself, which keeps its log; then its pod is deleted."""
 
 RECENT = timedelta(minutes=5)
 """Losses within this time delay the next harness: 1, 2, 4, 8, 16 s, for the five that the status remembers."""
-
-STORE_AWAY = 12
-STOPPED = 11
-FENCED = 10
-"""Exit codes of the harness that are no crash, docs/harness.md."""
 
 MISSING_RECHECK = timedelta(seconds=30)
 """What a run waits for is watched, but for Secrets."""
@@ -122,10 +117,10 @@ def _running(seen: Observed, made: Plan) -> None:
 def _lost(seen: Observed, ended: Ended, made: Plan) -> None:
     run, facts = seen.run, seen.facts
     assert facts is not None, "the running plan has the facts"
-    crashed = not ended.disruption and ended.exit_code not in (STORE_AWAY, STOPPED, FENCED)
+    crashed = not ended.disruption and ended.exit_code not in NO_CRASH
     if run.condition("Suspended").get("status") == "True":
         _start(seen, run.epoch + 1, made, Ended(reason=SUSPENDED, at=ended.at))
-    elif ended.exit_code == SEAL_FAILED:
+    elif ended.exit_code == HarnessExit.SEAL_FAILED:
         _fail(seen, "SealFailed", "the harness could not seal itself, so it did not start; see its log", made)
     elif crashed and run.crashes >= facts.backoff_limit:
         message = f"the harness ended {run.crashes + 1} times, the last time with {ended}"

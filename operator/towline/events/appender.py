@@ -78,9 +78,14 @@ class Appender:
             return []
         return await self._shielded(self._append(tuple(drafts), totals))
 
-    async def finish(self, terminal: Draft, *, settle_open_as: str = "cancelled") -> int:
-        """Settles open calls, appends the terminal event and closes the log; a repeat returns the same seq."""
-        return await self._shielded(self._finish(terminal, settle_open_as))
+    async def finish(
+        self, terminal: Draft, *, settle_open_as: str = "cancelled", seen_prompt: int | None = None
+    ) -> int:
+        """Settles open calls, appends the terminal event and closes the log; a repeat returns the same seq.
+
+        Raises PromptsUnread, and does nothing, when the inbox has prompts behind number `seen_prompt`.
+        """
+        return await self._shielded(self._finish(terminal, settle_open_as, seen_prompt))
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.create_task(work)
@@ -101,14 +106,15 @@ class Appender:
             await self._send(batch)
             return list(range(batch.first, batch.first + len(drafts)))
 
-    async def _finish(self, terminal: Draft, settle_open_as: str) -> int:
+    async def _finish(self, terminal: Draft, settle_open_as: str, seen_prompt: int | None) -> int:
         async with self._lock:
             if self._unsure is not None:
                 await self._send(self._unsure)
             event = await self._args(terminal)
             keys = self._run.keys
             while True:
-                arguments = [*self._producer(), settle_open_as, *event]
+                seen = "" if seen_prompt is None else seen_prompt
+                arguments = [*self._producer(), settle_open_as, seen, *event]
                 reply = await self._store.script(
                     "finish", [keys.meta, keys.log, keys.calls], arguments, patience_seconds=self._patience
                 )

@@ -19,7 +19,10 @@ _BLOB = re.compile(rb'\{"blob":"(ev_[0-9a-f]{20})","bytes":\d+,"sha256":"([0-9a-
 _PAGE_BLOB_BYTES = 32 * 1024 * 1024
 """A page ends early once it holds this much of large data, so that reading a long run needs bounded memory."""
 
-META_FIELDS = ("epoch", "head", "incarnation", "lost_head", "closed", "cancel", "want", "name", "inbox_head", *FIELDS)
+META_FIELDS = (
+    *("epoch", "head", "incarnation", "lost_head", "closed", "cancel", "want", "name", "inbox_head"),
+    *("waiting", "compacted", "progress", *FIELDS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,24 @@ class RunState:
     want: str = ""
     name: str = ""
     inbox_head: int = 0
+    """Number of the last prompt posted."""
+    waiting: str = ""
+    """When the run came to rest for want of a prompt; empty while a turn runs."""
+    compacted: int = 0
+    """Seq of the last `context.compacted`: a history begins there; 0 for at the first event."""
+    progress: int = 0
+    """Seq of the last event that brought the run further; a harness that merely starts is none."""
     totals: Totals = NOTHING
 
     @property
     def absent(self) -> bool:
         """No such run, or nothing was ever written for it."""
         return self.epoch == 0 and self.head == 0 and not self.name
+
+    @property
+    def unread(self) -> int:
+        """How many prompts wait in the inbox."""
+        return max(self.inbox_head - self.totals.prompts, 0)
 
 
 class EventLog:
@@ -128,7 +143,8 @@ class EventLog:
 
 def state_of(values: Sequence[bytes | None]) -> RunState:
     """The state from the values of the meta fields, in their order."""
-    epoch, head, incarnation, lost_head, closed, cancel, want, name, inbox_head, *sums = values
+    epoch, head, incarnation, lost_head, closed, cancel, want, name, inbox_head, *rest = values
+    waiting, compacted, progress, *sums = rest
     return RunState(
         epoch=int(epoch or 0),
         head=int(head or 0),
@@ -139,6 +155,9 @@ def state_of(values: Sequence[bytes | None]) -> RunState:
         want=(want or b"").decode(),
         name=(name or b"").decode(),
         inbox_head=int(inbox_head or 0),
+        waiting=(waiting or b"").decode(),
+        compacted=int(compacted or 0),
+        progress=int(progress or 0),
         totals=Totals(*(int(value or 0) for value in sums)),
     )
 

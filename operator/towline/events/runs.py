@@ -51,7 +51,7 @@ async def finish(store: Store, run: RunRef, epoch: int, terminal: Draft) -> int:
     """
     keys = run.keys
     event = await script_args(store, run, terminal)
-    arguments = [keys.notify, "operator", epoch, "", 0, 0, 0, "cancelled", *event]
+    arguments = [keys.notify, "operator", epoch, "", 0, 0, 0, "cancelled", "", *event]
     reply = await store.script("finish", [keys.meta, keys.log, keys.calls], arguments)
     return int(reply[1])
 

@@ -23,6 +23,7 @@ from towline.errors import (
     Fenced,
     Invalid,
     LogClosed,
+    PromptsUnread,
     RunCancelled,
     StoreUnavailable,
     TowlineError,
@@ -208,6 +209,8 @@ def _refusal(word: str, rest: str) -> TowlineError | None:
             return CallMismatch(rest)
         case "ORDER":
             return Invalid(f"append out of order: expected n={rest}")
+        case "UNREAD":
+            return PromptsUnread(int(rest))
         case "UNKNOWN":
             return Invalid(f"call {rest}: not in the ledger; expected a claimed call")
     return None

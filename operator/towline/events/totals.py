@@ -13,11 +13,13 @@ class Totals:
     output_tokens: int = 0
     cached_input_tokens: int = 0
     cost_micro_usd: int = 0
+    prompts: int = 0
+    """Prompts taken from the inbox; the run's own is not among them."""
 
     def __add__(self, other: "Totals") -> "Totals":
         return Totals(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
-    def values(self) -> tuple[int, int, int, int, int, int]:
+    def values(self) -> tuple[int, ...]:
         """In the order of FIELDS, which is the order the scripts take."""
         return (
             self.turns,
@@ -26,6 +28,7 @@ class Totals:
             self.output_tokens,
             self.cached_input_tokens,
             self.cost_micro_usd,
+            self.prompts,
         )
 
 

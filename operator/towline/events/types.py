@@ -202,6 +202,26 @@ class SandboxSuspended(TypedDict):
     name: str
 
 
+class ContextCompacted(TypedDict):
+    """Everything a history needs of what went before: a fold may begin with this event."""
+
+    reason: str
+    """`budget`, `messages` or `continued`."""
+    summary: str
+    kept: list[dict[str, Any]]
+    """The messages after the cut, in the form of `harness/transcript.py`."""
+    turn: int
+    turn_open: bool
+    consumed: list[int]
+    """The prompts taken: all up to the first number, and the others singly."""
+    answers: int
+    totals: dict[str, int]
+    before_tokens: int
+    """Estimated size of the history that was left behind, in tokens."""
+    source: NotRequired[dict[str, Any]]
+    """The run (`uid`) and `seq` that this one continues from."""
+
+
 class RunCompleted(TypedDict):
     result: Result
     usage: Usage
@@ -254,6 +274,7 @@ EVENT_TYPES: dict[str, type] = {
     "sandbox.lost": SandboxLost,
     "sandbox.deleted": SandboxDeleted,
     "sandbox.suspended": SandboxSuspended,
+    "context.compacted": ContextCompacted,
     "run.completed": RunCompleted,
     "run.failed": RunFailed,
     "run.cancelled": RunCancelled,

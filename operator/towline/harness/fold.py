@@ -53,6 +53,7 @@ class History:
                 self.totals += Totals(turns=1)
             case "user.message":
                 self.messages.append(UserMessage(data["content"]))
+                self.totals += Totals(prompts=data["prompt_id"] != "0-0")
                 self.cursor = data["prompt_id"]
                 self.turn_open = True
             case "turn.completed":

@@ -44,7 +44,7 @@ class Journal:
         data = {"call_id": use.call_id, "content": content, "is_error": result.is_error, "outcome": result.outcome}
         self.history.apply("agent.tool_result", data)
 
-    async def finish(self, fact: Fact) -> None:
-        """Append the terminal event and close the log."""
-        await self._sink.finish(draft(fact.type, fact.data, now=self._clock.now()))
+    async def finish(self, fact: Fact, *, seen_prompt: int | None = None) -> None:
+        """Append the terminal event and close the log. Contract: `ports.Sink.finish`."""
+        await self._sink.finish(draft(fact.type, fact.data, now=self._clock.now()), seen_prompt=seen_prompt)
         self.history.apply(fact.type, fact.data)

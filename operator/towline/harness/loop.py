@@ -13,6 +13,7 @@ from typing import Any
 
 from towline import failpoints
 from towline.api.snapshot import Snapshot
+from towline.errors import PromptsUnread
 from towline.events.event import to_json
 from towline.events.totals import Totals
 from towline.harness.fold import NOTHING_CONSUMED, History
@@ -79,7 +80,9 @@ async def run_turns(ports: Ports, snapshot: Snapshot, history: History) -> Endin
                 if prompt is None and snapshot.interactive:
                     return await _wait(journal)
                 if prompt is None:
-                    return await _complete(journal)
+                    if await _complete(journal):
+                        return Ending.FINISHED
+                    continue
                 if failure := too_many_turns(history.totals, snapshot.limits):
                     return await _fail(journal, failure)
                 await _start_turn(journal, [prompt])
@@ -120,8 +123,12 @@ async def _start_turn(journal: Journal, prompts: Sequence[Prompt]) -> None:
         for prompt in prompts
     ]
     failpoints.hit("harness.turn.before")
-    await journal.append(started, *messages, totals=Totals(turns=1), turn=journal.history.turn + 1)
+    await journal.append(started, *messages, totals=_taken(prompts), turn=journal.history.turn + 1)
     failpoints.hit("harness.turn.after")
+
+
+def _taken(prompts: Sequence[Prompt]) -> Totals:
+    return Totals(turns=1, prompts=sum(prompt.id != OWN_PROMPT_ID for prompt in prompts))
 
 
 async def _call_tools(ports: Ports, journal: Journal, uses: Sequence[ToolUse]) -> Fail | None:
@@ -257,7 +264,8 @@ async def _wait(journal: Journal) -> Ending:
     return Ending.WAITING
 
 
-async def _complete(journal: Journal) -> Ending:
+async def _complete(journal: Journal) -> bool:
+    """End the run with its last answer; False when a prompt came since the inbox was read."""
     answers = (m for m in reversed(journal.history.messages) if isinstance(m, AssistantMessage))
     text = next((answer.text for answer in answers), "")
     totals = journal.history.totals
@@ -272,8 +280,12 @@ async def _complete(journal: Journal) -> Ending:
         "cached_input_tokens": totals.cached_input_tokens,
     }
     counts = {"cost_micro_usd": totals.cost_micro_usd, "turns": totals.turns, "tool_calls": totals.tool_calls}
-    await journal.finish(Fact("run.completed", {"result": result, "usage": usage, **counts}))
-    return Ending.FINISHED
+    completed = Fact("run.completed", {"result": result, "usage": usage, **counts})
+    try:
+        await journal.finish(completed, seen_prompt=int((journal.history.cursor or OWN_PROMPT_ID).partition("-")[0]))
+    except PromptsUnread:
+        return False
+    return True
 
 
 async def _fail(journal: Journal, failure: Fail) -> Ending:

@@ -38,8 +38,11 @@ class Sink(Protocol):
     async def append(self, drafts: Sequence[Draft], totals: Totals) -> None:
         """All of them or none, in this order; durable when it returns."""
 
-    async def finish(self, terminal: Draft) -> None:
-        """Settle what is open, append the terminal event, close the log."""
+    async def finish(self, terminal: Draft, *, seen_prompt: int | None = None) -> None:
+        """Settle what is open, append the terminal event, close the log.
+
+        Raises PromptsUnread, having done nothing, when there are prompts behind number `seen_prompt`.
+        """
 
     def deltas(self, message_id: str) -> AbstractAsyncContextManager[Deltas]:
         """Live text of an answer that begins now; leaving the context sends the rest."""

@@ -12,7 +12,6 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
-from enum import IntEnum
 from typing import Any
 
 import aiohttp
@@ -28,11 +27,12 @@ from towline.events.log import EventLog, RunState
 from towline.events.notices import Notices
 from towline.events.store import Store
 from towline.events.totals import NOTHING, Totals
+from towline.exit_codes import HarnessExit
 from towline.harness.deltas import LiveDeltas
 from towline.harness.fold import History, fold
 from towline.harness.loop import Ending, run_turns
 from towline.harness.models.build import model_for
-from towline.harness.ports import Ports
+from towline.harness.ports import GatewayUnavailable, Ports
 from towline.harness.tools import Gateway
 from towline.seal import Seal
 from towline.settings import HarnessSettings
@@ -44,18 +44,6 @@ STORE_PATIENCE_SECONDS = 15.0
 
 WATCH_SECONDS = 5.0
 """A lost notice of a cancellation, or of a successor, is noticed after this long."""
-
-
-class ExitCode(IntEnum):
-    """What the operator learns from the end of the process."""
-
-    FINISHED = 0
-    """The log has its terminal event, from us or from another."""
-    CRASHED = 1
-    FENCED = 10
-    STOPPED = 11
-    """Cancelled or told to terminate; the operator writes the terminal event, if there is to be one."""
-    STORE_AWAY = 12
 
 
 class LogSink:
@@ -72,9 +60,9 @@ class LogSink:
         for each in drafts:
             log.debug("event appended", extra={"fields": {"type": each.type}})
 
-    async def finish(self, terminal: Draft) -> None:
+    async def finish(self, terminal: Draft, *, seen_prompt: int | None = None) -> None:
         failpoints.hit("harness.finish.before")
-        seq = await self._appender.finish(terminal)
+        seq = await self._appender.finish(terminal, seen_prompt=seen_prompt)
         failpoints.hit("harness.finish.after")
         log.info("run finished", extra={"fields": {"type": terminal.type, "seq": seq}})
 
@@ -124,7 +112,7 @@ class SystemClock:
         return f"msg_{secrets.token_hex(6)}"
 
 
-async def run(settings: HarnessSettings, sealed: Seal) -> ExitCode:
+async def run(settings: HarnessSettings, sealed: Seal) -> HarnessExit:
     """Work on the run until it ends, rests, is taken away or cancelled; the exit code that says which."""
     work = asyncio.ensure_future(_work(settings, sealed))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -133,25 +121,28 @@ async def run(settings: HarnessSettings, sealed: Seal) -> ExitCode:
         return await work
     except asyncio.CancelledError:
         log.warning("harness stopped")
-        return ExitCode.STOPPED
+        return HarnessExit.STOPPED
     except RunCancelled as stop:
         log.warning("run cancelled", extra={"fields": {"reason": stop.reason}})
-        return ExitCode.STOPPED
+        return HarnessExit.STOPPED
     except LogClosed as stop:
         log.warning("log found closed", extra={"fields": {"cause": str(stop)}})
-        return ExitCode.FINISHED
+        return HarnessExit.FINISHED
     except Fenced as stop:
         log.error("harness fenced", extra={"fields": {"cause": str(stop)}})
-        return ExitCode.FENCED
+        return HarnessExit.FENCED
     except StoreUnavailable as fault:
         log.error("store unreachable", extra={"fields": {"cause": str(fault)}})
-        return ExitCode.STORE_AWAY
+        return HarnessExit.STORE_AWAY
+    except GatewayUnavailable as fault:
+        log.error("gateway unreachable", extra={"fields": {"cause": str(fault)}})
+        return HarnessExit.GATEWAY_AWAY
     except TowlineError as fault:
         log.error("harness gave up", extra={"fields": {"kind": type(fault).__name__, "cause": str(fault)}})
-        return ExitCode.CRASHED
+        return HarnessExit.CRASHED
 
 
-async def _work(settings: HarnessSettings, sealed: Seal) -> ExitCode:
+async def _work(settings: HarnessSettings, sealed: Seal) -> HarnessExit:
     ref = RunRef(settings.namespace, settings.uid)
     async with AsyncExitStack() as closing:
         store = Store.connect(settings.redis_url, patience_seconds=STORE_PATIENCE_SECONDS)
@@ -183,7 +174,7 @@ async def _work(settings: HarnessSettings, sealed: Seal) -> ExitCode:
                         pass
 
         await _until_told_otherwise(turns(), notices, event_log, settings.epoch)
-    return ExitCode.FINISHED
+    return HarnessExit.FINISHED
 
 
 async def _read(store: Store, event_log: EventLog, epoch: int) -> tuple[Snapshot, History, int]:

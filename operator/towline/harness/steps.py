@@ -79,13 +79,13 @@ def _after_answer(answer: AssistantMessage, history: History, limits: Limits) ->
 def spent(totals: Totals, limits: Limits) -> Fail | None:
     """The budget of tokens or cost that is used up, if any: then no further request is made."""
     budgets = (
-        ("maxInputTokens", totals.input_tokens, limits.max_input_tokens),
-        ("maxOutputTokens", totals.output_tokens, limits.max_output_tokens),
-        ("maxCostMicroUSD", totals.cost_micro_usd, limits.max_cost_micro_usd),
+        ("InputTokenLimitReached", "maxInputTokens", totals.input_tokens, limits.max_input_tokens),
+        ("OutputTokenLimitReached", "maxOutputTokens", totals.output_tokens, limits.max_output_tokens),
+        ("CostLimitReached", "maxCostMicroUSD", totals.cost_micro_usd, limits.max_cost_micro_usd),
     )
-    for name, used, limit in budgets:
+    for reason, name, used, limit in budgets:
         if limit is not None and used >= limit:
-            return Fail("LimitReached", f"limits.{name} is {limit}; the run has used {used}")
+            return Fail(reason, f"limits.{name} is {limit}; the run has used {used}")
     return None
 
 
@@ -93,7 +93,7 @@ def too_many_turns(totals: Totals, limits: Limits) -> Fail | None:
     """Checked when a prompt waits, before its turn starts."""
     if limits.max_turns is None or totals.turns < limits.max_turns:
         return None
-    return Fail("LimitReached", f"limits.maxTurns is {limits.max_turns}; the run has had {totals.turns}")
+    return Fail("TurnLimitReached", f"limits.maxTurns is {limits.max_turns}; the run has had {totals.turns}")
 
 
 def _too_many_calls(history: History, limits: Limits) -> Fail | None:
@@ -102,7 +102,8 @@ def _too_many_calls(history: History, limits: Limits) -> Fail | None:
     limit, made = limits.max_tool_calls, history.totals.tool_calls
     if limit is None or made + asked <= limit:
         return None
-    return Fail("LimitReached", f"limits.maxToolCalls is {limit}; the run has made {made} and asks for {asked} more")
+    message = f"limits.maxToolCalls is {limit}; the run has made {made} and asks for {asked} more"
+    return Fail("ToolCallLimitReached", message)
 
 
 def cost_micro_usd(usage: Usage, price: Price) -> int:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
+from towline.exit_codes import HarnessExit
 from towline.local.processes import Exit
-from towline.seal import EXIT_CODE as SEAL_FAILED
 
 CANCEL_GRACE = timedelta(seconds=3)
 """How long a cancelled harness may take to write what it has; then it is killed."""
@@ -177,7 +177,7 @@ def _harness(seen: Observed) -> list[Action]:
         return [StartHarness(seen.epoch)]
     if harness.exit is None:
         return []
-    if harness.exit.code == SEAL_FAILED:
+    if harness.exit.code == HarnessExit.SEAL_FAILED:
         return [_failed(seen, "SealFailed", "the harness could not seal itself, so it did not start; see its log")]
     losses = len(seen.lost_at) + 1
     if (*seen.lost_at, seen.progress)[-CRASHES_WITHOUT_PROGRESS:] == (seen.progress,) * CRASHES_WITHOUT_PROGRESS:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from towline.errors import PromptsUnread
 from towline.events.event import Draft, Event, RunRef, draft
 from towline.events.totals import NOTHING, Totals
 from towline.harness.models.base import Finished, Model, ModelFault, Request, StreamEvent, TextDelta, Tool, Usage
@@ -53,6 +54,8 @@ class MemorySink:
         self.live: list[dict[str, Any]] = []
         self.refuse: Exception | None = None
         self.refuse_after = 0
+        self.posted = 0
+        """Number of the last prompt that a run's inbox took."""
 
     async def append(self, drafts: Sequence[Draft], totals: Totals = NOTHING) -> None:
         if self.refuse is not None and len(self.events) >= self.refuse_after:
@@ -61,7 +64,9 @@ class MemorySink:
         self.totals += totals
         self.write("harness", drafts)
 
-    async def finish(self, terminal: Draft) -> None:
+    async def finish(self, terminal: Draft, *, seen_prompt: int | None = None) -> None:
+        if seen_prompt is not None and self.posted > seen_prompt:
+            raise PromptsUnread(self.posted - seen_prompt)
         await self.append([terminal])
 
     def write(self, src: str, drafts: Sequence[Draft]) -> None:

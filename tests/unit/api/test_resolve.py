@@ -58,7 +58,8 @@ def test_everything_that_a_run_and_its_kinds_say_arrives_in_the_snapshot() -> No
             limits={"maxTurns": 3, "maxCostMicroUSD": 500},
             activeDeadlineSeconds=60,
             backoffLimit=2,
-            sandbox={"policy": "Eager"},
+            sandbox={"policy": "Eager", "retain": "Suspend"},
+            idlePolicy={"suspendAfterSeconds": 30, "finishAfterSeconds": 60},
             workspace={"files": [{"path": "a.sh", "content": "true\n", "executable": True}]},
         ),
         agent_template(systemPrompt="Be brief.", model={"provider": "vendor", "name": "large"}, tools=["exec"]),
@@ -77,6 +78,7 @@ def test_everything_that_a_run_and_its_kinds_say_arrives_in_the_snapshot() -> No
         uid="u-1",
         prompt="Say hello.",
         interactive=True,
+        idle_policy=snapshot.IdlePolicy(suspend_after_seconds=30, finish_after_seconds=60),
         system_prompt="Be brief.",
         model=snapshot.Model(
             api="AnthropicMessages",
@@ -106,9 +108,29 @@ def test_everything_that_a_run_and_its_kinds_say_arrives_in_the_snapshot() -> No
             cpu_millis=500,
             disk_bytes=2 * 10**9,
             max_processes=64,
+            retain="Suspend",
         ),
         workspace=(snapshot.WorkspaceFile(path="a.sh", content="true\n", executable=True),),
     )
+
+
+def test_a_run_continues_from_the_run_that_its_name_was_looked_up_for() -> None:
+    found = resolve(
+        agent_run(continueFrom={"name": "earlier", "seq": 7}),
+        template=agent_template(),
+        provider=model_provider(),
+        sandbox_class=sandbox_class(),
+        uid="u-2",
+        namespace="team-a",
+        source_uid="u-1",
+    )
+    assert found.continue_from == snapshot.ContinueFrom(namespace="team-a", uid="u-1", seq=7)
+
+
+def test_the_model_s_context_is_the_provider_s_word_or_a_usual_one() -> None:
+    given = model_provider(models=[{"name": "large", "contextTokens": 1_000_000}, {"name": "small"}])
+    assert resolved(provider=given).model.context_tokens == 1_000_000
+    assert resolved(template=agent_template(model={"name": "small"}), provider=given).model.context_tokens == 200_000
 
 
 def test_a_snapshot_survives_its_stored_form() -> None:

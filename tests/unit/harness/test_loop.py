@@ -166,16 +166,21 @@ async def test_an_answer_that_is_none_fails_the_run_and_calls_nothing(answer, re
 
 
 @pytest.mark.parametrize(
-    ("limits", "requests", "words"),
+    ("limits", "requests", "reason", "words"),
     [
-        (Limits(max_turns=1), 1, "maxTurns is 1; the run has had 1"),
-        (Limits(max_input_tokens=20), 2, "maxInputTokens is 20; the run has used 20"),
-        (Limits(max_output_tokens=6), 2, "maxOutputTokens is 6; the run has used 10"),
-        (Limits(max_cost_micro_usd=30), 1, "maxCostMicroUSD is 30; the run has used 30"),
-        (Limits(max_tool_calls=1), 2, "maxToolCalls is 1; the run has made 1 and asks for 1 more"),
+        (Limits(max_turns=1), 1, "TurnLimitReached", "maxTurns is 1; the run has had 1"),
+        (Limits(max_input_tokens=20), 2, "InputTokenLimitReached", "maxInputTokens is 20; the run has used 20"),
+        (Limits(max_output_tokens=6), 2, "OutputTokenLimitReached", "maxOutputTokens is 6; the run has used 10"),
+        (Limits(max_cost_micro_usd=30), 1, "CostLimitReached", "maxCostMicroUSD is 30; the run has used 30"),
+        (
+            Limits(max_tool_calls=1),
+            2,
+            "ToolCallLimitReached",
+            "maxToolCalls is 1; the run has made 1 and asks for 1 more",
+        ),
     ],
 )
-async def test_a_limit_ends_the_run_before_the_next_step_and_says_which(limits, requests, words):
+async def test_a_limit_ends_the_run_before_the_next_step_and_says_which(limits, requests, reason, words):
     model = RoteModel([use("echo", text="x")], [use("echo", text="y")], "Done.")
     if limits.max_turns:
         model = RoteModel("one", "two")
@@ -189,7 +194,7 @@ async def test_a_limit_ends_the_run_before_the_next_step_and_says_which(limits, 
     )
 
     [failed] = sink.payloads("run.failed")
-    assert failed["reason"] == "LimitReached"
+    assert failed["reason"] == reason
     assert words in failed["message"]
     assert len(model.requests) == requests
     assert len(gateway.executed) <= 1 or limits.max_tool_calls is None

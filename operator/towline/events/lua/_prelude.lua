@@ -69,6 +69,35 @@ local function commit(run, ...)
   redis.call('PUBLISH', CHANNEL, 'log:' .. run.head)
 end
 
+-- What meta keeps of an event that append adds, so that nobody has to fold the log for it: where the run last made
+-- progress, since when it waits, where its history begins; and the inbox knows every prompt that the log has taken, also
+-- one whose entry a failover lost.
+local PROGRESS = {
+  ['turn.started'] = true,
+  ['agent.message'] = true,
+  ['agent.tool_use'] = true,
+  ['agent.tool_result'] = true,
+  ['turn.completed'] = true,
+  ['context.compacted'] = true,
+}
+
+local function note(kind, seq, time, data)
+  if PROGRESS[kind] then
+    redis.call('HSET', META, 'progress', seq)
+  end
+  if kind == 'turn.waiting' then
+    redis.call('HSET', META, 'waiting', time)
+  elseif kind == 'turn.started' then
+    redis.call('HDEL', META, 'waiting')
+  elseif kind == 'context.compacted' then
+    redis.call('HSET', META, 'compacted', seq)
+  end
+  local taken = string.match(data, '^{"prompt_ids?":%[?"(%d+)%-0"')
+  if taken and tonumber(taken) > (tonumber(redis.call('HGET', META, 'inbox_head')) or 0) then
+    redis.call('HSET', META, 'inbox_head', taken)
+  end
+end
+
 local function id_from(text)
   return 'ev_' .. string.sub(redis.sha1hex(text), 1, 20)
 end

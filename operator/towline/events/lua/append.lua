@@ -2,7 +2,8 @@
 --
 -- KEYS  meta, log
 -- ARGV  channel, src, epoch, nonce, n, acknowledged, incarnation, guard,
---       turns, tool_calls, input_tokens, output_tokens, cached_input_tokens, cost_micro_usd (increments),
+--       turns, tool_calls, input_tokens, output_tokens, cached_input_tokens, cost_micro_usd,
+--       prompts (increments),
 --       then id, type, time, turn, data for each event
 --       A producer gives nonce and n (from 1, one in flight); the operator gives a guard, which happens once. One is empty.
 -- Reply {first seq, last seq, incarnation}, the same for a repeat; or {'LOST', head, incarnation}: see the prelude
@@ -43,22 +44,23 @@ end
 if run.closed then
   return closed(run)
 end
-local loss = lost(run, src, ARGV[17] or '', tonumber(ARGV[6]), tonumber(ARGV[7]), certain)
+local loss = lost(run, src, ARGV[18] or '', tonumber(ARGV[6]), tonumber(ARGV[7]), certain)
 if loss then
   redis.call('HSET', META, field, epoch .. ' ' .. nonce .. ' ' .. (n - 1) .. ' 0 0')
   return loss
 end
 
-local sums = { 'turns', 'tool_calls', 'input_tokens', 'output_tokens', 'cached_input_tokens', 'cost_micro_usd' }
+local sums = { 'turns', 'tool_calls', 'input_tokens', 'output_tokens', 'cached_input_tokens', 'cost_micro_usd', 'prompts' }
 for i = 1, #sums do
   if ARGV[8 + i] ~= '0' then
     redis.call('HINCRBY', META, sums[i], ARGV[8 + i])
   end
 end
 local first = nil
-for i = 15, #ARGV, 5 do
+for i = 16, #ARGV, 5 do
   local seq = add(run, src, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
   first = first or seq
+  note(ARGV[i + 1], seq, ARGV[i + 2], ARGV[i + 4])
 end
 first = first or run.head + 1
 local standing = first .. ' ' .. run.head

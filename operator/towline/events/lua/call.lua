@@ -66,7 +66,7 @@ if verb == 'claim' or verb == 'cancel' then
     call = { 'claimed', args, ARGV[10] == '' and '-' or ARGV[10], run.head, '-', '-', ARGV[7], '-' }
     store(id .. ':name', name)
     redis.call('HINCRBY', META, 'tool_calls', 1)
-    commit(run)
+    commit(run, 'progress', run.head)
   end
   if verb == 'claim' then
     return answer(call[7] == ARGV[7])
@@ -75,7 +75,7 @@ if verb == 'claim' or verb == 'cancel' then
     call[1], call[8] = 'settled', ARGV[12]
     store(id .. ':result', ARGV[16])
     add_events(12, 12)
-    commit(run)
+    commit(run, 'progress', run.head)
   elseif call[1] == 'dispatched' then
     redis.call('HSET', CALLS, id .. ':cancel', '1')
   end
@@ -108,6 +108,6 @@ call[1], call[8] = 'settled', event
 store(id .. ':result', data)
 if not run.closed then
   add_events(4, #ARGV - 4)
-  commit(run)
+  commit(run, 'progress', run.head)
 end
 return answer(true)

@@ -2,14 +2,16 @@
 --
 -- KEYS  meta, log, calls
 -- ARGV  channel, src, epoch, nonce, n, acknowledged, incarnation, outcome of open calls,
+--       number of the last prompt seen by the harness (empty: the run ends whatever waits in the inbox),
 --       then id, type, time, turn, data of the terminal event
 --       The operator gives an empty nonce: it is no producer, and what it writes raises the epoch.
 -- Reply {first seq, terminal seq, incarnation}; the terminal seq is the same for a repeat of the same event id;
 --       or {'LOST', head, incarnation}: see the prelude
--- Errors STALE, CLOSED, ORDER
+-- Errors STALE, CLOSED, ORDER; UNREAD <n> when n prompts came after the last one that the harness saw: a prompt is
+--       answered or refused by CLOSED, never accepted and then passed over
 local CALLS = KEYS[3]
 local src, epoch, nonce, n, outcome = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[8]
-local id, kind, time, turn, data = ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13]
+local id, kind, time, turn, data = ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14]
 local run = load_run()
 
 if run.closed then
@@ -34,6 +36,12 @@ if nonce ~= '' then
   if loss then
     redis.call('HSET', META, field, epoch .. ' ' .. nonce .. ' ' .. (n - 1) .. ' 0 0')
     return loss
+  end
+end
+if ARGV[9] ~= '' then
+  local unread = (tonumber(redis.call('HGET', META, 'inbox_head')) or 0) - tonumber(ARGV[9])
+  if unread > 0 then
+    return redis.error_reply('UNREAD ' .. unread)
   end
 end
 

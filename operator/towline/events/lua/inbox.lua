@@ -2,12 +2,15 @@
 --
 -- KEYS  meta, log, inbox
 -- ARGV  channel, idempotency key, content, delivery, sender
--- Reply the prompt's id, `<n>-0`, the first is 1; the first one's for a repeated key
+-- Reply {id, 1 or 0}: the prompt's id, `<n>-0`, the first is 1; the first one's for a repeated key, and 0 then tells
+--       that the first had another content or delivery
 -- Errors CLOSED
 local run = load_run()
 local posted = redis.call('HGET', META, 'i:' .. ARGV[2])
 if posted then
-  return posted .. '-0'
+  local entry = redis.call('XRANGE', KEYS[3], posted .. '-0', posted .. '-0')[1]
+  local same = not entry or (entry[2][2] == ARGV[3] and entry[2][4] == ARGV[4])
+  return { posted .. '-0', same and 1 or 0 }
 end
 if run.closed then
   return closed(run)
@@ -16,4 +19,4 @@ local n = redis.call('HINCRBY', META, 'inbox_head', 1)
 local id = redis.call('XADD', KEYS[3], n .. '-0', 'content', ARGV[3], 'delivery', ARGV[4], 'sender', ARGV[5], 'key', ARGV[2])
 redis.call('HSET', META, 'i:' .. ARGV[2], n)
 redis.call('PUBLISH', CHANNEL, 'inbox')
-return id
+return { id, 1 }
