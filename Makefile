@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help venv run check test redis control-plane e2e images bench bench-operator bench-cluster crds docs
+.PHONY: help venv run check test redis kill-sweep control-plane e2e images bench bench-operator bench-cluster crds docs
 
 help: ## these verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,12 @@ test: venv ## every test that needs no cluster
 
 redis: venv ## the event log's tests alone
 	$(BIN)/pytest tests/redis
+
+SEEDS ?= 2
+POINTS ?= *
+JOBS ?= 2
+kill-sweep: venv ## kill every process at every failpoint: SEEDS=n runs each, POINTS=glob, JOBS=n
+	$(BIN)/python -m tests.durability.sweep --seeds $(SEEDS) --points '$(POINTS)' --jobs $(JOBS)
 
 control-plane: venv ## the operator on a real API server and etcd, no nodes, no root
 	$(BIN)/python -m e2e.cluster build

@@ -58,7 +58,7 @@ class LogSink:
         await self._appender.append(drafts, totals)
         failpoints.hit("harness.append.after")
         for each in drafts:
-            log.debug("event appended", extra={"fields": {"type": each.type}})
+            log.debug("event appended", extra={"fields": {"type": each.type, "id": each.id}})
 
     async def finish(self, terminal: Draft, *, seen_prompt: int | None = None) -> None:
         failpoints.hit("harness.finish.before")
