@@ -11,20 +11,8 @@ from images import base, requirements
 from images.oci import Config
 
 PACKAGE = requirements.REPOSITORY / "operator" / "towline"
-#: What every role's process stands on.
-SHARED = (
-    "__init__.py",
-    "py.typed",
-    "api",
-    "clock.py",
-    "errors.py",
-    "events",
-    "inbox.py",
-    "logs.py",
-    "naming.py",
-    "seal.py",
-    "settings.py",
-)
+#: What every role's process stands on: the modules at the bottom, and two packages.
+SHARED = (*sorted(path.name for path in PACKAGE.glob("*.py")), "py.typed", "api", "events")
 USER = "65532:65532"
 ENV = {"LANG": "C.UTF-8", "PATH": "/usr/bin", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 IMPORT_ALL = """
