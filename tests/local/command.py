@@ -5,7 +5,9 @@ Used by the tests of this folder through the fixture `towline`.
 
 import json
 import os
+import pty
 import re
+import select
 import subprocess
 import sys
 import time
@@ -80,6 +82,46 @@ class Running:
 
 
 @dataclass
+class AtTerminal:
+    """A command with a terminal of its own: what it shows is read as it comes, and one can type."""
+
+    process: "subprocess.Popen[bytes]"
+    ours: int
+    text: str = ""
+
+    def until(self, words: str) -> str:
+        """Reads on until `words` were shown; what came since the last `until`, them included."""
+        deadline = time.monotonic() + SOON_SECONDS
+        while words not in self.text:
+            assert time.monotonic() < deadline, f"no {words!r}: {self.text}"
+            self._read(deadline)
+        before, self.text = self.text[: (end := self.text.index(words) + len(words))], self.text[end:]
+        return before
+
+    def type(self, keys: str) -> None:
+        os.write(self.ours, keys.encode())
+
+    def finish(self) -> tuple[int, str]:
+        """The exit code, and what was left to show."""
+        deadline = time.monotonic() + SOON_SECONDS
+        while self._read(deadline):
+            assert time.monotonic() < deadline, f"it did not end: {self.text}"
+        os.close(self.ours)
+        return self.process.wait(SOON_SECONDS), self.text
+
+    def _read(self, deadline: float) -> bool:
+        """False at the end."""
+        if not select.select([self.ours], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            return True
+        try:
+            piece = os.read(self.ours, 65_536)
+        except OSError:  # Linux says so when the last writer has closed
+            return False
+        self.text += piece.decode().replace("\r\n", "\n")
+        return bool(piece)
+
+
+@dataclass
 class Towline:
     """The command, with its own folders."""
 
@@ -103,14 +145,7 @@ class Towline:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=self.home,
-            env={
-                "PATH": "/usr/bin:/bin",
-                "HOME": str(self.home),
-                "XDG_STATE_HOME": str(self.home),
-                "XDG_CACHE_HOME": str(self.cache),
-                "TMPDIR": str(self.temporary),
-                **environment,
-            },
+            env=self._environment(environment),
             start_new_session=True,
         )
         self.started.append(process)
@@ -118,6 +153,32 @@ class Towline:
             process.stdin.write(stdin)
             process.stdin.close()
         return Running(process)
+
+    def at_terminal(self, *words: str | Path) -> AtTerminal:
+        """The command at a terminal of its own, without colours."""
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            # setsid makes the terminal the command's own, so that a typed Ctrl-C is a signal for it.
+            ["setsid", "--ctty", "--wait", sys.executable, "-m", "towline.cli", *map(str, words)],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=self.home,
+            env=self._environment({"LC_ALL": "C.UTF-8", "NO_COLOR": "1"}),
+        )
+        os.close(theirs)
+        self.started.append(process)
+        return AtTerminal(process, ours)
+
+    def _environment(self, more: dict[str, str]) -> dict[str, str]:
+        return {
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(self.home),
+            "XDG_STATE_HOME": str(self.home),
+            "XDG_CACHE_HOME": str(self.cache),
+            "TMPDIR": str(self.temporary),
+            **more,
+        }
 
     def __call__(self, *words: str | Path, stdin: bytes = b"", **environment: str) -> Finished:
         """Runs the command to its end."""

@@ -113,3 +113,21 @@ async def test_the_operators_record_is_fenced(store, run, ready, harness, said):
 
     with pytest.raises(Fenced):
         await ready(epoch=2)
+
+
+async def test_a_suspended_sandbox_is_told_once_and_the_next_want_is_answered_by_another(store, run, now, ready):
+    await sandbox.want(store, run, "tc_1", now=now)
+    await ready()
+
+    for _ in range(2):
+        await sandbox.mark_suspended(store, run, 1, "sandbox-1", now=now)
+
+    assert (await sandbox.read(store, run)).state == "Suspended"
+    wanted = await sandbox.want(store, run, "tc_2", now=now)
+    assert (wanted.state, wanted.generation) == ("Starting", 2)
+    assert await types(store, run) == [
+        "sandbox.requested",
+        "sandbox.ready",
+        "sandbox.suspended",
+        "sandbox.requested",
+    ]

@@ -16,12 +16,14 @@ class PlainLines:
 
     wants_deltas = False
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
+    def __init__(self, out: TextIO, ask: str = "") -> None:
+        self._out, self._ask = out, ask
 
     def event(self, event: Event) -> None:
         self._out.write(event_line(event) + "\n")
         self._out.flush()
+        if event.type == "turn.waiting":
+            self.note(f"waiting for a prompt: {self._ask}")
 
     def delta(self, delta: Mapping[str, Any]) -> None:
         """Never called: it wants none."""
@@ -29,6 +31,9 @@ class PlainLines:
     def note(self, text: str) -> None:
         self._out.write(f"{'':5}  {one_line(text, 200)}\n")
         self._out.flush()
+
+    def typed(self, text: str | None) -> None:
+        """The event tells it."""
 
 
 class JsonLines:
@@ -48,3 +53,6 @@ class JsonLines:
 
     def note(self, text: str) -> None:
         """A program gets events alone."""
+
+    def typed(self, text: str | None) -> None:
+        """The event tells it."""

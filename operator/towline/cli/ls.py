@@ -66,7 +66,7 @@ def cluster_row(run: cluster.Object, now: datetime) -> tuple[str, ...]:
     return (
         metadata["name"],
         metadata["uid"],
-        status.get("phase") or "Pending",
+        shown(status.get("phase") or "Pending", asleep(run)),
         str(status.get("turns", 0)),
         str(status.get("toolCalls", 0)),
         f"{usage.get('totalTokens', 0):,}",
@@ -83,6 +83,7 @@ def cluster_json(run: cluster.Object) -> dict[str, object]:
         "namespace": metadata["namespace"],
         "uid": metadata["uid"],
         "phase": status.get("phase") or "Pending",
+        "asleep": asleep(run),
         "turns": status.get("turns", 0),
         "tool_calls": status.get("toolCalls", 0),
         "input_tokens": usage.get("inputTokens", 0),
@@ -96,9 +97,25 @@ def cluster_json(run: cluster.Object) -> dict[str, object]:
 
 def phase(here: Here) -> str:
     """The outcome; an open run that no launcher works on was interrupted."""
-    if here.kept.state.closed is not None:
-        return OUTCOMES.get(here.kept.state.closed, here.kept.state.closed)
-    return "Running" if here.worked_on else "Interrupted"
+    state = here.kept.state
+    if state.closed is not None:
+        return OUTCOMES.get(state.closed, state.closed)
+    if not here.worked_on:
+        return "Interrupted"
+    if state.cancel is not None:
+        return "Cancelling"
+    return "InputRequired" if state.waiting and not state.unread else "Running"
+
+
+def asleep(run: cluster.Object) -> bool:
+    """Whether a run of a cluster waits without a harness."""
+    conditions = (run.get("status") or {}).get("conditions") or []
+    return any(each["type"] == "HarnessReady" and each["reason"] == "Asleep" for each in conditions)
+
+
+def shown(phase: str, asleep: bool) -> str:
+    """The phase in a table."""
+    return f"{phase},Asleep" if asleep else phase
 
 
 def row(here: Here, now: datetime) -> tuple[str, ...]:
@@ -106,7 +123,7 @@ def row(here: Here, now: datetime) -> tuple[str, ...]:
     return (
         one_line(here.run.name, 63),
         here.run.uid,
-        phase(here),
+        shown(phase(here), here.asleep),
         str(totals.turns),
         str(totals.tool_calls),
         f"{totals.input_tokens + totals.output_tokens:,}",
@@ -121,6 +138,7 @@ def as_json(here: Here) -> dict[str, object]:
         "namespace": kept.run.namespace,
         "uid": kept.run.uid,
         "phase": phase(here),
+        "asleep": here.asleep,
         "turns": totals.turns,
         "tool_calls": totals.tool_calls,
         "input_tokens": totals.input_tokens,

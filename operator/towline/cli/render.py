@@ -13,6 +13,8 @@ from towline.cli.text import call_text, content_text, duration, event_line, mone
 from towline.events.event import TERMINAL_TYPES, Event
 
 BOLD, DIM, RED, GREEN, YELLOW, CYAN = "1", "2", "31", "32", "33", "36"
+MARK = "› "  # before a prompt
+OWN_PROMPT_ID = "0-0"
 OUTPUT_LINES = 12  # of one call's live output; the model gets more, a person has `towline tail --json`
 LINE_CHARACTERS = 200
 QUIET = frozenset(
@@ -22,13 +24,13 @@ QUIET = frozenset(
         "harness.sealed",
         "turn.started",
         "turn.completed",
-        "turn.waiting",
         "user.message",
         "agent.message_start",
         "span.model_request_start",
         "span.model_request_end",
         "sandbox.requested",
         "sandbox.deleted",
+        "sandbox.suspended",
     }
 )
 """Told only with --verbose: true, and in the way of the story."""
@@ -39,8 +41,13 @@ class Terminal:
 
     wants_deltas = True
 
-    def __init__(self, out: TextIO, *, color: bool, verbose: bool = False) -> None:
+    def __init__(self, out: TextIO, *, color: bool, verbose: bool = False, ask: str = "", typing: bool = False) -> None:
         self._out, self._color, self._verbose = out, color, verbose
+        self._ask, self._typing = ask, typing
+        self._asking = False
+        """The mark for what is typed stands at the end."""
+        self._typed: list[str] = []
+        """Prompts that stand on the screen already."""
         self._tally = Tally()
         self._at_line_start = True
         self._streamed: dict[str, str] = {}
@@ -49,7 +56,20 @@ class Terminal:
         self._said = ""
 
     def note(self, text: str) -> None:
+        asking = self._asking
         self._line(one_line(text, LINE_CHARACTERS), DIM)
+        if asking:
+            self._mark()
+
+    def typed(self, text: str | None) -> None:
+        self._typing = self._typing and text is not None
+        if not self._asking:
+            return  # it stands amid what the agent says: its event will show it in its place
+        self._asking, self._at_line_start = False, text is not None
+        if text:
+            self._typed.append(text)
+        elif text is not None:
+            self._mark()
 
     def delta(self, delta: Mapping[str, Any]) -> None:
         text = str(delta.get("text", ""))
@@ -66,6 +86,15 @@ class Terminal:
         match event.type:
             case "run.started":
                 self._line(f"{one_line(str(data.get('name', '')), 63)}  {event.run.uid}", BOLD)
+            case "user.message" if data.get("prompt_id") != OWN_PROMPT_ID:
+                self._prompt(data)
+            case "turn.waiting":
+                how = f"type it here, or: {self._ask}" if self._typing else self._ask
+                self._line(f"waiting for a prompt: {how}", DIM)
+                if self._typing:
+                    self._mark()
+            case "harness.resumed":
+                self._line(f"  resumed behind event {data.get('from_seq')}", DIM)
             case "agent.message":
                 self._message(data)
             case "agent.message_aborted":
@@ -88,6 +117,21 @@ class Terminal:
                 self._line(event_line(event), DIM)
 
     # -- what a message and a call look like -------------------------------------------------------------------------
+
+    def _prompt(self, data: Mapping[str, Any]) -> None:
+        """One from the inbox: the run's own stands in its manifest."""
+        text = str(data.get("content", ""))
+        if text in self._typed:
+            self._typed.remove(text)
+        else:
+            delivery = str(data.get("delivery") or "queue")
+            how = "" if delivery == "queue" else f"  ({one_line(delivery, 20)})"
+            self._line(f"{MARK}{one_line(text, LINE_CHARACTERS)}{how}", BOLD)
+
+    def _mark(self) -> None:
+        self._fresh_line()
+        self._write(MARK, BOLD)
+        self._asking = True
 
     def _stream(self, message_id: str, text: str, offset: int) -> None:
         shown = self._streamed.setdefault(message_id, "")
@@ -167,6 +211,7 @@ class Terminal:
         text = printable(text)
         if not text:
             return
+        self._asking = False
         self._at_line_start = text.endswith("\n")
         if self._color and style:
             body = text.removesuffix("\n")

@@ -11,10 +11,13 @@ from towline.cli import exits
 from towline.cli.sanitize import printable
 from towline.cli.sink import viewer as viewer_for
 from towline.cli.store_option import add_store_option, at_home, store_path
+from towline.cli.target import prompt_command
+from towline.cli.terminal_input import Typed, at_a_terminal
 from towline.cli.threaded import Threaded
 from towline.local.launcher import Outcome, launch
-from towline.local.order import take_order
+from towline.local.order import read_manifest, take_order
 from towline.local.plan import SANDBOX_UNAVAILABLE
+from towline.local.source import source_uid
 from towline.local.store import Folder
 from towline.local.supervise import Stop
 from towline.settings import LocalSettings
@@ -71,25 +74,41 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 
 async def run(arguments: argparse.Namespace, settings: LocalSettings) -> int:
-    order = take_order(arguments.files, arguments.assignments, arguments.name, settings, uid=str(uuid.uuid4()))
-    cache = at_home(settings.cache_home, "XDG_CACHE_HOME") / "towline"
+    manifest = read_manifest(arguments.files, arguments.assignments, arguments.name)
     keep = store_path(arguments, settings) if arguments.keep or arguments.store else None
-    viewer = Threaded(viewer_for(json=arguments.json, verbose=arguments.verbose, no_color=bool(settings.no_color)))
+    source = await source_uid(manifest.run, manifest.namespace, keep)
+    order = take_order(manifest, settings, uid=str(uuid.uuid4()), source_uid=source)
+    cache = at_home(settings.cache_home, "XDG_CACHE_HOME") / "towline"
+    typing = order.snapshot.interactive and not arguments.json and at_a_terminal()
+    viewer = Threaded(
+        viewer_for(
+            json=arguments.json,
+            verbose=arguments.verbose,
+            no_color=bool(settings.no_color),
+            ask=prompt_command(order.snapshot.name, arguments),
+            typing=typing,
+        )
+    )
+    lines: asyncio.Queue[str] = asyncio.Queue()
     for note in order.notes:
         print(f"towline: {printable(note)}", file=sys.stderr)
     stop, signals = Stop(), Signals()
     signals.install(stop, viewer)
+    typed = Typed(viewer, lines.put_nowait) if typing else None
     try:
         outcome = await launch(
             order,
             viewer,
             stop,
+            typed=lines,
             store=keep,
             cache=cache,
             trust=trust(settings),
             log_level="debug" if arguments.verbose else "info",
         )
     finally:
+        if typed is not None:
+            typed.close()
         viewer.close(FLUSH_SECONDS)
     code = exit_code(outcome, signals.first)
     if not viewer.wants_deltas or outcome.last_words:
@@ -129,6 +148,7 @@ class Signals:
         self.first = self.first or number
         stop.request(REASONS[number])
         if not stop.impatient and viewer.fault is None:
+            viewer.typed(None)
             viewer.note("cancelling; once more kills at once")
 
 

@@ -8,8 +8,8 @@ from towline.cli.render import Terminal
 from towline.local.watch import Viewer
 
 
-def viewer(*, json: bool, verbose: bool, no_color: bool) -> Viewer:
-    """The viewer for stdout as it is now.
+def viewer(*, json: bool, verbose: bool, no_color: bool, ask: str, typing: bool = False) -> Viewer:
+    """The viewer for stdout as it is now. `ask` is the command that prompts the run; `typing`: one may also type here.
 
     It has a stream of its own: one that a reader blocks for ever must not be the one that the interpreter flushes at
     its end.
@@ -19,5 +19,5 @@ def viewer(*, json: bool, verbose: bool, no_color: bool) -> Viewer:
         return JsonLines(own)
     text = io.TextIOWrapper(own, encoding=sys.stdout.encoding, errors="replace")
     if not sys.stdout.isatty():
-        return PlainLines(text)
-    return Terminal(text, color=not no_color, verbose=verbose)
+        return PlainLines(text, ask)
+    return Terminal(text, color=not no_color, verbose=verbose, ask=ask, typing=typing)

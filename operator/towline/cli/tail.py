@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from towline.cli.sink import viewer as viewer_for
-from towline.cli.target import add_place_options, add_run_argument, target, through_changes
+from towline.cli.target import add_place_options, add_run_argument, prompt_command, target, through_changes
 from towline.errors import Rewound
 from towline.events.event import Event
 from towline.events.notices import Notices
@@ -42,7 +42,13 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 async def tail(arguments: argparse.Namespace, settings: LocalSettings) -> int:
     counted = Counted(
-        viewer_for(json=arguments.json, verbose=arguments.verbose, no_color=bool(settings.no_color)), arguments.from_seq
+        viewer_for(
+            json=arguments.json,
+            verbose=arguments.verbose,
+            no_color=bool(settings.no_color),
+            ask=prompt_command(arguments.run, arguments),
+        ),
+        arguments.from_seq,
     )
     await through_changes(lambda: _show(arguments, settings, counted), lambda: counted.next_seq)
     return 0
@@ -88,3 +94,6 @@ class Counted:
 
     def note(self, text: str) -> None:
         self.inner.note(text)
+
+    def typed(self, text: str | None) -> None:
+        self.inner.typed(text)

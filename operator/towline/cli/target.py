@@ -4,6 +4,7 @@ Shared by the verbs that speak of one run: `tail`, `prompt`, `cancel`.
 """
 
 import argparse
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -41,6 +42,19 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
 def add_place_options(parser: argparse.ArgumentParser) -> None:
     add_store_option(parser)
     cluster.add_cluster_options(parser)
+
+
+def prompt_command(run: str, arguments: argparse.Namespace) -> str:
+    """What to type to talk to the run, from where we are."""
+    options = (
+        ("--store", arguments.store),
+        ("--kubeconfig", getattr(arguments, "kubeconfig", None)),
+        ("--context", getattr(arguments, "context", None)),
+        ("-n", getattr(arguments, "namespace", None)),
+        ("--redis-url", getattr(arguments, "redis_url", None)),
+    )
+    words = [word for option, value in options if value is not None for word in (option, str(value))]
+    return f'{shlex.join(["towline", "prompt", *words, run])} "…"'
 
 
 @asynccontextmanager

@@ -91,6 +91,7 @@ _SUMMARIES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "span.model_request_start": lambda d: str(d.get("model", "")),
     "span.model_request_end": _usage,
     "turn.retrying": lambda d: f"attempt {d.get('attempt')} in {d.get('delay_seconds')} s: {d.get('reason')}",
+    "turn.waiting": lambda d: f"for a {d.get('on', '')}",
     "turn.completed": lambda d: str(d.get("stop_reason", "")),
     "sandbox.ready": lambda d: f"{d.get('name', '')}  {d.get('provider', '')}, {d.get('start', '')}, {d.get('ms')} ms",
     "sandbox.lost": _reason,

@@ -36,6 +36,9 @@ class Threaded:
     def note(self, text: str) -> None:
         self._hand_over(lambda: self._inner.note(text))
 
+    def typed(self, text: str | None) -> None:
+        self._hand_over(lambda: self._inner.typed(text))
+
     def close(self, timeout_seconds: float) -> bool:
         """Waits until all is shown; False when the reader does not take it."""
         self._waiting.put(None)

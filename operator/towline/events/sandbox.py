@@ -1,4 +1,4 @@
-"""The sandbox of a run as gateway and operator tell each other: wanted, ready, lost, deleted.
+"""The sandbox of a run as gateway and operator tell each other: wanted, ready, lost, suspended, deleted.
 
 The gateway calls `want` and waits for the notice `sandbox`; the operator waits for `want` and answers with `mark_ready`
 or `mark_lost`. Nothing here creates a sandbox.
@@ -18,7 +18,7 @@ RECORD_FIELDS = ("name", "state", "address", "provider", "reason", "message", "g
 
 @dataclass(frozen=True, slots=True)
 class SandboxRecord:
-    """`state` is Absent, Starting, Ready, Lost, Failed or Deleted; `address` is `unix:/path` or `http://host:port`.
+    """`state` is Absent, Starting, Ready, Lost, Failed, Suspended or Deleted; `address` is `unix:/path` or `http://host:port`.
 
     `generation` rises with each want. The operator names the sandbox it starts by the next one or the same.
     """
@@ -68,6 +68,11 @@ async def mark_lost(
     event = draft("sandbox.lost", {"name": name, "reason": reason, "message": message}, now=now)
     changed, _ = await _change(store, run, "lost", [epoch, name, state, reason, message], event)
     return changed
+
+
+async def mark_suspended(store: Store, run: RunRef, epoch: int, name: str, *, now: datetime) -> None:
+    """The sandbox is put away while the run sleeps, and its workspace kept; logged once per name."""
+    await _change(store, run, "suspended", [epoch, name], draft("sandbox.suspended", {"name": name}, now=now))
 
 
 async def mark_deleted(store: Store, run: RunRef, epoch: int, name: str, *, now: datetime) -> None:

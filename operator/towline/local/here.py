@@ -39,6 +39,11 @@ class Here:
         """Whether a launcher plays the operator for it."""
         return self.holder is not None and self.holder.uid == self.run.uid
 
+    @property
+    def asleep(self) -> bool:
+        """Whether it waits for a prompt without a harness."""
+        return self.worked_on and self.holder is not None and self.holder.asleep and self.open
+
 
 @asynccontextmanager
 async def runs_here(path: Path, *, verb: str, unkept: bool) -> AsyncIterator[list[Here]]:

@@ -22,6 +22,7 @@ from towline.local.runtime import write_secret
 from towline.local.sandboxes import Sandboxes
 from towline.local.store import OwnedStore, owned
 from towline.local.supervise import Stop, Supervisor
+from towline.local.typed import post_typed
 from towline.local.watch import Viewer, Watch
 from towline.local.workers import Surroundings
 
@@ -42,12 +43,13 @@ async def launch(
     viewer: Viewer,
     stop: Stop,
     *,
+    typed: "asyncio.Queue[str]",
     store: Path | None,
     cache: Path,
     trust: Mapping[str, str],
     log_level: str,
 ) -> Outcome:
-    """Runs `order` in the store at `store` (None: one that vanishes with the run).
+    """Runs `order` in the store at `store` (None: one that vanishes with the run); `typed` brings it prompts.
 
     Raises StoreInUse or MachineCannot; OSError when the viewer can show nothing more, after the run was cancelled.
     """
@@ -60,6 +62,7 @@ async def launch(
         showing = asyncio.create_task(_show(Watch(held.store, notices, run, viewer)))
         showing.add_done_callback(lambda task: _stop_unless_shown(task, stop))
         feeding = asyncio.create_task(publish_lifecycle(held.store, notices, run))
+        posting = asyncio.create_task(post_typed(held.store, run, typed, viewer))
         supervisor = Supervisor(
             snapshot=snapshot,
             run=run,
@@ -68,6 +71,7 @@ async def launch(
             sandboxes=Sandboxes(snapshot, run, held, cache=cache, viewer=viewer, poke=stop.changed.set),
             stop=stop,
             surroundings=Surroundings(has_model_key=order.model_key is not None, trust=trust, log_level=log_level),
+            viewer=viewer,
         )
         try:
             await supervisor.run()
@@ -75,9 +79,9 @@ async def launch(
             await asyncio.wait_for(feeding, SHOW_SECONDS)
             return Outcome(terminal, supervisor.last_words())
         finally:
-            showing.cancel()
-            feeding.cancel()
-            await asyncio.gather(showing, feeding, return_exceptions=True)
+            for task in (showing, feeding, posting):
+                task.cancel()
+            await asyncio.gather(showing, feeding, posting, return_exceptions=True)
             await notices.aclose()
 
 

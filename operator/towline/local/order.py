@@ -9,7 +9,7 @@ from pathlib import Path
 
 from towline.api import defaults
 from towline.api.agentrun import AgentRun
-from towline.api.documents import load
+from towline.api.documents import Documents, load
 from towline.api.resolve import find_class, find_template, resolve
 from towline.api.snapshot import Snapshot
 from towline.errors import Invalid
@@ -29,14 +29,29 @@ class Order:
     """What a person should know before it starts."""
 
 
-def take_order(
-    files: Sequence[Path], assignments: Sequence[str], name: str | None, settings: LocalSettings, *, uid: str
-) -> Order:
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A run, and the kinds that its files hold."""
+
+    run: AgentRun
+    documents: Documents
+
+    @property
+    def namespace(self) -> str:
+        return self.run.metadata.namespace or DEFAULT_NAMESPACE
+
+
+def read_manifest(files: Sequence[Path], assignments: Sequence[str], name: str | None) -> Manifest:
     """The run in `files`; `name` picks one of several. Raises Invalid with every fault found."""
     documents = load(files, assignments, name)
     run = _pick(documents.runs, name, files)
     _check(run)
-    namespace = run.metadata.namespace or DEFAULT_NAMESPACE
+    return Manifest(run, documents)
+
+
+def take_order(manifest: Manifest, settings: LocalSettings, *, uid: str, source_uid: str | None = None) -> Order:
+    """The run, resolved. `source_uid` is the run that its spec.continueFrom names. Raises Invalid."""
+    run, documents, namespace = manifest.run, manifest.documents, manifest.namespace
     template = find_template(run.spec.template_ref.name, namespace, [*documents.templates, defaults.TEMPLATE])
     class_name = run.spec.sandbox.class_name or template.spec.sandbox_class_name
     sandbox_class = find_class(class_name, [*documents.classes, defaults.SANDBOX_CLASS])
@@ -48,6 +63,7 @@ def take_order(
         sandbox_class=defaults.as_local(sandbox_class),
         uid=uid,
         namespace=namespace,
+        source_uid=source_uid,
     )
     no_network = ""
     if snapshot.sandbox.network != "None":
@@ -77,7 +93,6 @@ def _check(run: AgentRun) -> None:
     problems = [
         f"AgentRun/{run.metadata.name}: spec.{switch} is true; `towline run` cannot {verb}"
         for switch, wanted, verb in (
-            ("interactive", run.spec.interactive, "take further prompts yet"),
             ("suspend", run.spec.suspend, "hold a run back"),
             ("cancel", run.spec.cancel, "start a run that is cancelled"),
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from towline.exit_codes import HarnessExit
+from towline.exit_codes import NO_CRASH, HarnessExit
 from towline.local.processes import Exit
 
 CANCEL_GRACE = timedelta(seconds=3)
@@ -16,9 +16,6 @@ CANCEL_GRACE = timedelta(seconds=3)
 
 CRASHES_WITHOUT_PROGRESS = 3
 """A harness that crashes so often at one point of the run would crash there for ever."""
-
-PROGRESS = frozenset({"turn.started", "agent.message", "agent.tool_use", "agent.tool_result", "turn.completed"})
-"""Events that bring a run further; a harness that starts, or begins an answer again, has done nothing yet."""
 
 GATEWAY_CRASHES = 5
 """Within one run; a gateway that dies so often is broken, not unlucky."""
@@ -34,6 +31,11 @@ class HarnessSeen:
     epoch: int
     exit: Exit | None = None
     """None while it runs."""
+
+    @property
+    def asleep(self) -> bool:
+        """It ended because the run waits for a prompt."""
+        return self.exit is not None and self.exit.code == HarnessExit.ASLEEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +60,16 @@ class Observed:
     """Reason of a requested cancel."""
     want_sandbox: bool
     """A tool call waits for a sandbox."""
+    unread: int = 0
+    """Prompts that wait in the inbox."""
+    waiting: timedelta = timedelta()
+    """Since the run came to rest for want of a prompt."""
+    finish_after: timedelta | None = None
+    """After so much waiting its harness ends the run; one that sleeps is woken for it."""
     progress: int = 0
-    """Seq of the last event that brought the run further; only looked at when a harness has ended."""
+    """Seq of the last event that brought the run further."""
     lost_at: tuple[int, ...] = ()
-    """That seq at each loss of a harness."""
+    """That seq at each crash of an earlier harness."""
     backoff_limit: int = 6
     harness: HarnessSeen | None = None
     gateway_running: bool = True
@@ -73,7 +81,7 @@ class Observed:
     impatient: bool = False
     """They asked twice."""
     age: timedelta = timedelta()
-    """Since the run was started."""
+    """Since the run was started, without the time that it waited for a prompt."""
     active_deadline: timedelta | None = None
     since_cancel: timedelta = timedelta()
     """Since this launcher saw the cancel."""
@@ -111,6 +119,15 @@ class RecordHarnessLost:
     epoch: int
     lost_epoch: int
     exit: Exit
+    crashed_at: int | None
+    """How far the run had come when it crashed; None when it was no crash, and so does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Raises the epoch of a run that sleeps."""
+
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +150,23 @@ class RecordSandbox:
     """Write the sandbox's state into the run's record, so that waiting calls go on."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReleaseSandbox:
+    """The run sleeps: end the sandbox's processes, and record it."""
+
+
 Action = (
     TearDown
     | RequestCancel
     | KillHarness
     | Finish
     | RecordHarnessLost
+    | Wake
     | StartHarness
     | StartGateway
     | CreateSandbox
     | RecordSandbox
+    | ReleaseSandbox
 )
 
 
@@ -159,6 +183,8 @@ def plan(seen: Observed) -> list[Action]:
     if seen.gateway_crashes >= GATEWAY_CRASHES:
         return [_failed(seen, "GatewayCrashLoop", f"the gateway ended {seen.gateway_crashes} times")]
     gateway: list[Action] = [] if seen.gateway_running else [StartGateway()]
+    if seen.harness is not None and seen.harness.asleep and seen.harness.epoch == seen.epoch:
+        return gateway + (_wake(seen) or _asleep(seen))
     return gateway + _harness(seen) + _sandbox(seen)
 
 
@@ -179,12 +205,27 @@ def _harness(seen: Observed) -> list[Action]:
         return []
     if harness.exit.code == HarnessExit.SEAL_FAILED:
         return [_failed(seen, "SealFailed", "the harness could not seal itself, so it did not start; see its log")]
+    if harness.exit.code in NO_CRASH:
+        return [RecordHarnessLost(seen.epoch + 1, harness.epoch, harness.exit, None)]
     losses = len(seen.lost_at) + 1
     if (*seen.lost_at, seen.progress)[-CRASHES_WITHOUT_PROGRESS:] == (seen.progress,) * CRASHES_WITHOUT_PROGRESS:
         return [_failed(seen, "CrashLoop", f"the harness ended {losses} times ({harness.exit}), without progress")]
     if losses > seen.backoff_limit:
         return [_failed(seen, "BackoffLimitExceeded", f"the harness ended {losses} times ({harness.exit})")]
-    return [RecordHarnessLost(seen.epoch + 1, harness.epoch, harness.exit)]
+    return [RecordHarnessLost(seen.epoch + 1, harness.epoch, harness.exit, seen.progress)]
+
+
+def _asleep(seen: Observed) -> list[Action]:
+    """A run at rest holds no process."""
+    if seen.sandbox is None or seen.sandbox.state == "Starting":
+        return []
+    return [ReleaseSandbox()] if seen.sandbox.recorded else [RecordSandbox()]
+
+
+def _wake(seen: Observed) -> list[Action]:
+    """The next harness, for a prompt or for the end; it finds out itself for which."""
+    due = seen.finish_after is not None and seen.waiting >= seen.finish_after
+    return [Wake(seen.epoch + 1)] if seen.unread or due else []
 
 
 def _sandbox(seen: Observed) -> list[Action]:

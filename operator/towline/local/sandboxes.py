@@ -18,6 +18,7 @@ from towline.events.event import RunRef
 from towline.events.log import EventLog
 from towline.local.feed import publish_deleted
 from towline.local.plan import SandboxSeen
+from towline.local.runtime import remove_folder
 from towline.local.store import OwnedStore
 from towline.local.watch import Viewer
 from towline.naming import sandbox_key, sandbox_name
@@ -91,11 +92,31 @@ class Sandboxes:
         if self._seen is seen:
             self._seen = replace(seen, recorded=True)
 
-    async def destroy(self) -> None:
-        """Ends whatever runs, and records it: to the feed alone, since the run is over."""
+    async def release(self) -> None:
+        """Ends the sandbox of a run that sleeps, and records it; the workspace stays if the run says so. Repeatable."""
+        seen = self._seen
+        if seen is None:
+            return
+        await self._end_work()
+        if self._provider is not None:
+            await self._provider.destroy(seen.name)
+        keep = self._snapshot.sandbox.retain == "Suspend"
+        if not keep:
+            await asyncio.to_thread(remove_folder, self._held.folder.volume(self._run.uid))
+        store, run, now = self._held.store, self._run, utc_now()
+        epoch = (await EventLog(store, run).state()).epoch
+        await (record.mark_suspended if keep else record.mark_deleted)(store, run, epoch, seen.name, now=now)
+        self._seen = None
+
+    async def _end_work(self) -> None:
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
+            self._work = None
+
+    async def destroy(self) -> None:
+        """Ends whatever runs, and records it: to the feed alone, since the run is over."""
+        await self._end_work()
         if self._provider is not None:
             await self._provider.aclose()
         if self._seen is not None and self._seen.state == "Started":

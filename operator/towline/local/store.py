@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from towline.errors import Invalid, StoreUnavailable
@@ -78,6 +78,8 @@ class Holder:
     socket: str
     uid: str = ""
     """The run that is being executed, for `towline run`."""
+    asleep: bool = False
+    """That run waits for a prompt without a harness."""
 
 
 @dataclass(slots=True)
@@ -89,6 +91,14 @@ class OwnedStore:
     url: str
     store: Store
     valkey: Child
+    lock: int
+    holder: Holder
+
+    def say_asleep(self, asleep: bool) -> None:
+        """Tells whoever looks at the lock whether the run sleeps: of that, the event store knows nothing."""
+        if asleep != self.holder.asleep:
+            self.holder = replace(self.holder, asleep=asleep)
+            _write_holder(self.lock, self.holder)
 
     async def restart(self, on_exit: Callable[[], None]) -> None:
         """Starts the server again on the same data and socket, after it died."""
@@ -115,13 +125,18 @@ def take_lock(folder: Folder, holder: Holder) -> int:
         os.close(descriptor)
         other = recorded_holder(folder)
         raise StoreInUse(folder.path, other.verb if other else "run", other.pid if other else 0) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
+    _write_holder(descriptor, holder)
     return descriptor
 
 
+def _write_holder(lock: int, holder: Holder) -> None:
+    text = json.dumps(asdict(holder)).encode()
+    os.pwrite(lock, text, 0)
+    os.ftruncate(lock, len(text))
+
+
 def recorded_holder(folder: Folder) -> Holder | None:
-    """What the lock file says; None while its owner is about to write it. Only true while the lock is held."""
+    """What the lock file says; None while its owner is writing it. Only true while the lock is held."""
     try:
         return Holder(**json.loads(folder.lock.read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -144,14 +159,15 @@ async def owned(
         except OSError as fault:
             raise MachineCannot(f"the store {folder.path} cannot be made: {fault.strerror}") from fault
         socket = runtime / "valkey.sock"
-        lock = take_lock(folder, Holder(verb, os.getpid(), str(socket), uid))
+        holder = Holder(verb, os.getpid(), str(socket), uid)
+        lock = take_lock(folder, holder)
         try:
             child = await start_valkey(
                 server_binary(), data=folder.valkey, socket=socket, log=folder.valkey_log, on_exit=on_exit
             )
             url = f"unix://{socket}"
             store = Store.connect(url, patience_seconds=PATIENCE_SECONDS)
-            held = OwnedStore(folder, runtime, url, store, child)
+            held = OwnedStore(folder, runtime, url, store, child, lock, holder)
             try:
                 yield held
             finally:

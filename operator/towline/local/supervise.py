@@ -7,7 +7,7 @@ Called by `launcher.py` once the run exists in the store. It decides nothing its
 import asyncio
 import time
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import assert_never
 
 from towline.api.snapshot import Snapshot
@@ -15,11 +15,10 @@ from towline.clock import utc_now
 from towline.errors import LogClosed, StoreUnavailable
 from towline.events import runs
 from towline.events.event import RunRef, draft
-from towline.events.log import EventLog
+from towline.events.log import EventLog, RunState
 from towline.events.notices import Notices
 from towline.local.faults import MachineCannot
 from towline.local.plan import (
-    PROGRESS,
     Action,
     CreateSandbox,
     Finish,
@@ -27,20 +26,24 @@ from towline.local.plan import (
     Observed,
     RecordHarnessLost,
     RecordSandbox,
+    ReleaseSandbox,
     RequestCancel,
     StartGateway,
     StartHarness,
     TearDown,
+    Wake,
     plan,
 )
 from towline.local.processes import Child
 from towline.local.sandboxes import Sandboxes
 from towline.local.store import OwnedStore
+from towline.local.watch import Viewer
 from towline.local.workers import Surroundings, Workers
 
 RECHECK_SECONDS = 1.0  # a lost notice, and each time limit, is noticed no later
 STORE_RESTARTS = 3
 STORE_AWAY_SECONDS = 30.0
+ASLEEP_NOTE = "asleep: the harness has ended, and the next prompt starts one"
 
 
 @dataclass(slots=True)
@@ -57,6 +60,20 @@ class Stop:
         self.changed.set()
 
 
+class WorkingTime:
+    """How long a run has worked: the time since its start, but for that in which it waited for a prompt. Pure."""
+
+    def __init__(self, now: float) -> None:
+        self._seconds, self._last = 0.0, now
+
+    def at(self, now: float, *, waiting: bool) -> timedelta:
+        """`waiting`: since the last look."""
+        if not waiting:
+            self._seconds += now - self._last
+        self._last = now
+        return timedelta(seconds=self._seconds)
+
+
 class Supervisor:
     """One run, from the first harness to its outcome."""
 
@@ -70,15 +87,16 @@ class Supervisor:
         sandboxes: Sandboxes,
         stop: Stop,
         surroundings: Surroundings,
+        viewer: Viewer,
     ) -> None:
         self._snapshot, self._run, self._held, self._notices = snapshot, run, held, notices
-        self._sandboxes, self._stop = sandboxes, stop
+        self._sandboxes, self._stop, self._viewer = sandboxes, stop, viewer
         self._workers = Workers(run, held, surroundings, self.poke)
         self._log = EventLog(held.store, run)
-        self._lost_at: list[int] = []
-        self._progress = 0
-        self._looked_until = 0
-        self._started = time.monotonic()
+        self._crashed_at: dict[int, int] = {}
+        """Epoch of a harness that crashed → how far the run had come."""
+        self._working = WorkingTime(time.monotonic())
+        self._waited = False
         self._cancel_seen: float | None = None
         self._over = False
         self._blamed: Child | None = None
@@ -131,7 +149,7 @@ class Supervisor:
         """Turns notices from the store into pokes. Losing one costs a recheck, no more."""
         async with self._notices.watch(self._run) as changes:
             while True:
-                if await changes.wait(RECHECK_SECONDS) & {"log", "want", "cancel"}:
+                if await changes.wait(RECHECK_SECONDS) & {"log", "want", "cancel", "inbox", "lost"}:
                     self.poke()
 
     async def _observe(self) -> Observed:
@@ -139,17 +157,21 @@ class Supervisor:
         now = time.monotonic()
         if state.cancel is not None and self._cancel_seen is None:
             self._cancel_seen = now
-        deadline = self._snapshot.active_deadline_seconds
+        deadline, finish_after = self._snapshot.active_deadline_seconds, self._snapshot.idle_policy.finish_after_seconds
         harness = self._workers.harness_seen
-        if harness is not None and harness.exit is not None:
-            await self._look_for_progress()
+        age = self._working.at(now, waiting=self._waited)
+        self._waited = bool(state.waiting) and not state.unread
+        self._say_asleep(harness is not None and harness.asleep)
         return Observed(
             epoch=state.epoch,
             closed=state.closed is not None,
             cancel=state.cancel,
             want_sandbox=state.want == "sandbox",
-            progress=self._progress,
-            lost_at=tuple(self._lost_at),
+            unread=state.unread,
+            waiting=_waiting(state),
+            finish_after=None if finish_after is None else timedelta(seconds=finish_after),
+            progress=state.progress,
+            lost_at=tuple(seq for epoch, seq in self._crashed_at.items() if harness and epoch < harness.epoch),
             backoff_limit=self._snapshot.backoff_limit,
             harness=harness,
             gateway_running=self._workers.gateway_running,
@@ -158,17 +180,15 @@ class Supervisor:
             eager_sandbox=self._snapshot.sandbox.policy == "Eager",
             stop=self._stop.reason,
             impatient=self._stop.impatient,
-            age=timedelta(seconds=now - self._started),
+            age=age,
             active_deadline=None if deadline is None else timedelta(seconds=deadline),
             since_cancel=timedelta(seconds=now - (self._cancel_seen or now)),
         )
 
-    async def _look_for_progress(self) -> None:
-        """Reads on in the log; only after the end of a harness, so that a run in peace costs no read of its events."""
-        for event in await self._log.since(self._looked_until + 1):
-            self._looked_until = event.seq
-            if event.type in PROGRESS:
-                self._progress = event.seq
+    def _say_asleep(self, asleep: bool) -> None:
+        if asleep and not self._held.holder.asleep:
+            self._viewer.note(ASLEEP_NOTE)
+        self._held.say_asleep(asleep)
 
     async def _carry_out(self, action: Action) -> None:
         store, run = self._held.store, self._run
@@ -181,6 +201,8 @@ class Supervisor:
                 await self._finish(action)
             case RecordHarnessLost():
                 await self._record_loss(action)
+            case Wake(epoch):
+                await self._wake(epoch)
             case StartHarness(epoch):
                 self._workers.start_harness(epoch)
             case StartGateway():
@@ -189,6 +211,8 @@ class Supervisor:
                 await self._sandboxes.create()
             case RecordSandbox():
                 await self._sandboxes.record()
+            case ReleaseSandbox():
+                await self._sandboxes.release()
             case TearDown():
                 raise AssertionError("the loop ends before it")
             case _:
@@ -219,14 +243,21 @@ class Supervisor:
             "exit_code": action.exit.code,
             "signal": action.exit.signal,
         }
+        if action.crashed_at is not None:
+            self._crashed_at[action.lost_epoch] = action.crashed_at
         lost = draft("harness.lost", data, now=utc_now())
         try:
             await runs.append_once(
                 self._held.store, self._run, action.epoch, [lost], guard=f"harness.lost:{action.lost_epoch}"
             )
         except LogClosed:
-            return
-        self._lost_at.append(self._progress)
+            pass
+
+    async def _wake(self, epoch: int) -> None:
+        try:
+            await runs.append_once(self._held.store, self._run, epoch, [], guard=f"epoch:{epoch}")
+        except LogClosed:
+            pass  # cancelled meanwhile
 
     async def _revive_store(self, fault: StoreUnavailable) -> None:
         """The store did not answer: start it again if it died, else give it a moment; MachineCannot beyond a bound."""
@@ -245,3 +276,8 @@ class Supervisor:
         await self._workers.end_harness(kindly=self._over and not self._stop.impatient)
         await self._sandboxes.destroy()
         await self._workers.end_gateway()
+
+
+def _waiting(state: RunState) -> timedelta:
+    """How long the run has been at rest, by the clock that wrote the log: this machine's."""
+    return utc_now() - datetime.fromisoformat(state.waiting) if state.waiting else timedelta()

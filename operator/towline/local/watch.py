@@ -34,6 +34,9 @@ class Viewer(Protocol):
     def note(self, text: str) -> None:
         """What the launcher itself is doing, for a person."""
 
+    def typed(self, text: str | None) -> None:
+        """A person typed a prompt at this very terminal, which shows it already; None: nothing more will be typed."""
+
 
 class Deltas:
     """Holds deltas back until what they belong to is open, and drops those that come too late. Pure."""

@@ -19,8 +19,8 @@ STORY = [
     event(1, "run.started", {"name": "fix-a-bug", "namespace": "default", "digest": "sha256:0"}),
     event(2, "harness.started", {"kind": "native", "version": "0.1.0", "epoch": 1}),
     event(3, "harness.sealed", {"filters": 1, "instructions": 90, "landlock_abi": 4}),
-    event(4, "turn.started", {"prompt_ids": ["1-0"]}),
-    event(5, "user.message", {"prompt_id": "1-0", "content": "Fix it.", "delivery": "queue", "sender": ""}),
+    event(4, "turn.started", {"prompt_ids": ["0-0"]}),
+    event(5, "user.message", {"prompt_id": "0-0", "content": "Fix it.", "delivery": "queue", "sender": ""}),
     event(6, "span.model_request_start", {"message_id": "m1", "model": "demo"}),
     event(7, "agent.message_start", {"message_id": "m1"}),
     event(

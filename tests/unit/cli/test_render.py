@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.cli.events import RUN, STORY, event
 from towline.cli.lines import JsonLines, PlainLines
 from towline.cli.render import Terminal
+from towline.events.event import Event
 
 
 def shown(*things: object, color: bool = False, verbose: bool = False) -> str:
@@ -22,6 +23,64 @@ def shown(*things: object, color: bool = False, verbose: bool = False) -> str:
         else:
             terminal.event(thing)  # type: ignore[arg-type]
     return out.getvalue()
+
+
+def asked(prompt_id: str, content: str, delivery: str = "queue") -> Event:
+    data = {"prompt_id": prompt_id, "content": content, "delivery": delivery, "sender": ""}
+    return event(5, "user.message", data)
+
+
+WAITING = event(6, "turn.waiting", {"on": "prompt"})
+ASK = 'towline prompt chat "…"'
+
+
+def at_a_terminal(*things: object) -> str:
+    """What stands on a terminal where one may type: events, notes (strings), and typed lines (in a list, or None)."""
+    out = io.StringIO()
+    terminal = Terminal(out, color=False, ask=ASK, typing=True)
+    for thing in things:
+        if isinstance(thing, str):
+            terminal.note(thing)
+        elif isinstance(thing, Event):
+            terminal.event(thing)
+        else:
+            line = thing[0] if isinstance(thing, list) else None
+            out.write(f"{line}\n" if line is not None else "")  # the terminal's own echo
+            terminal.typed(line)
+    return out.getvalue()
+
+
+def test_a_run_that_waits_tells_the_next_command() -> None:
+    out = io.StringIO()
+    Terminal(out, color=False, ask=ASK).event(WAITING)
+    PlainLines(out, ASK).event(WAITING)
+    assert out.getvalue() == (
+        f"waiting for a prompt: {ASK}\n"
+        "    6  12:00:00.000  turn.waiting              for a prompt\n"
+        f"       waiting for a prompt: {ASK}\n"
+    )
+
+
+def test_prompts_from_elsewhere_are_shown_and_the_runs_own_is_not() -> None:
+    assert shown(asked("0-0", "Mine."), asked("1-0", "Yours.\nAll of it."), asked("2-0", "Now!", "interrupt")) == (
+        "› Yours. All of it.\n› Now!  (interrupt)\n"
+    )
+
+
+def test_what_is_typed_after_the_mark_is_not_shown_twice() -> None:
+    assert at_a_terminal(WAITING, ["Hello."], asked("1-0", "Hello."), message("Hi.")) == (
+        f"waiting for a prompt: type it here, or: {ASK}\n› Hello.\nHi.\n"
+    )
+
+
+def test_what_is_typed_amid_an_answer_is_shown_in_its_place() -> None:
+    assert at_a_terminal(["Hello."], message("Hi."), asked("1-0", "Hello.")) == "Hello.\nHi.\n› Hello.\n"
+
+
+def test_the_mark_comes_again_behind_a_note_and_an_empty_line_until_nothing_more_is_typed() -> None:
+    assert at_a_terminal(WAITING, "asleep", [""], None, "no more prompts", message("Bye.")) == (
+        f"waiting for a prompt: type it here, or: {ASK}\n› \nasleep\n› \n› \nno more prompts\nBye.\n"
+    )
 
 
 def text_delta(text: str, offset: int, message_id: str = "m1") -> dict[str, object]:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from towline.errors import Invalid
-from towline.local.order import Order, take_order
+from towline.local.order import Order, read_manifest, take_order
 from towline.settings import LocalSettings
 
 API = "towline.dev/v1alpha1"
@@ -40,7 +40,7 @@ def order(
     """The order for a file with `documents`."""
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump_all(documents))
-    return take_order([path], assignments, name, settings or LocalSettings(), uid="u-1")
+    return take_order(read_manifest([path], assignments, name), settings or LocalSettings(), uid="u-1")
 
 
 def refusal(folder: Path, *documents: dict[str, Any], **more: Any) -> str:
@@ -87,7 +87,6 @@ def test_files_without_a_run_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"interactive": True}, "spec.interactive is true; `towline run` cannot take further prompts yet"),
         ({"suspend": True}, "spec.suspend is true; `towline run` cannot hold a run back"),
         ({"cancel": True}, "spec.cancel is true; `towline run` cannot start a run that is cancelled"),
         ({"templateRef": {"name": "script"}}, 'AgentTemplate "script" does not exist'),

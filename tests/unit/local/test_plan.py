@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from towline.exit_codes import NO_CRASH, HarnessExit
 from towline.local.plan import (
     CANCEL_GRACE,
     Action,
@@ -15,11 +16,13 @@ from towline.local.plan import (
     Observed,
     RecordHarnessLost,
     RecordSandbox,
+    ReleaseSandbox,
     RequestCancel,
     SandboxSeen,
     StartGateway,
     StartHarness,
     TearDown,
+    Wake,
     plan,
 )
 from towline.local.processes import Exit
@@ -31,6 +34,9 @@ FAR, FARTHER = 8, 15
 
 QUIET = Observed(epoch=1, closed=False, cancel=None, want_sandbox=False, progress=FAR, harness=RUNNING)
 """A run that works: nothing is due."""
+
+ASLEEP = replace(QUIET, harness=HarnessSeen(epoch=1, exit=Exit(HarnessExit.ASLEEP)))
+"""A run that waits for a prompt without a harness."""
 
 READY = SandboxSeen(name="sandbox-a-1", state="Started", recorded=True)
 
@@ -47,7 +53,7 @@ TABLE: dict[str, tuple[Observed, list[Action]]] = {
     ),
     "a lost harness is recorded, which raises the epoch": (
         replace(QUIET, harness=HarnessSeen(epoch=1, exit=KILLED)),
-        [RecordHarnessLost(2, 1, KILLED)],
+        [RecordHarnessLost(2, 1, KILLED, FAR)],
     ),
     "only under the raised epoch does a new harness start": (
         replace(QUIET, epoch=2, harness=HarnessSeen(epoch=1, exit=KILLED), lost_at=(FAR,)),
@@ -56,7 +62,7 @@ TABLE: dict[str, tuple[Observed, list[Action]]] = {
     "a harness that somebody else fenced is left to end by itself": (replace(QUIET, epoch=2), []),
     "a harness that exits with 0 and left no outcome is lost too": (
         replace(QUIET, harness=HarnessSeen(epoch=1, exit=Exit(0))),
-        [RecordHarnessLost(2, 1, Exit(0))],
+        [RecordHarnessLost(2, 1, Exit(0), FAR)],
     ),
     "the third crash at one point fails the run": (
         replace(QUIET, epoch=3, harness=HarnessSeen(epoch=3, exit=CRASHED), lost_at=(FAR, FAR)),
@@ -64,7 +70,7 @@ TABLE: dict[str, tuple[Observed, list[Action]]] = {
     ),
     "progress between crashes keeps the run alive": (
         replace(QUIET, epoch=3, harness=HarnessSeen(epoch=3, exit=CRASHED), lost_at=(FAR, FAR), progress=FARTHER),
-        [RecordHarnessLost(4, 3, CRASHED)],
+        [RecordHarnessLost(4, 3, CRASHED, FARTHER)],
     ),
     "more crashes than backoffLimit fail the run": (
         replace(QUIET, epoch=2, harness=HarnessSeen(epoch=2, exit=CRASHED), lost_at=(2,), backoff_limit=1),
@@ -78,6 +84,35 @@ TABLE: dict[str, tuple[Observed, list[Action]]] = {
         replace(QUIET, harness=HarnessSeen(epoch=1, exit=Exit(13))),
         [Finish(2, "Failed", "SealFailed", "the harness could not seal itself, so it did not start; see its log")],
     ),
+    "a harness that sleeps is left asleep": (ASLEEP, []),
+    "a prompt wakes it, which raises the epoch": (replace(ASLEEP, unread=1), [Wake(2)]),
+    "once the epoch is raised, the next harness starts": (
+        replace(ASLEEP, epoch=2, unread=1),
+        [StartHarness(2)],
+    ),
+    "it is woken for its end": (
+        replace(ASLEEP, waiting=timedelta(seconds=60), finish_after=timedelta(seconds=60)),
+        [Wake(2)],
+    ),
+    "not before": (replace(ASLEEP, waiting=timedelta(seconds=59), finish_after=timedelta(seconds=60)), []),
+    "a harness that still waits for a prompt finishes the run itself": (
+        replace(QUIET, waiting=timedelta(seconds=60), finish_after=timedelta(seconds=60)),
+        [],
+    ),
+    "while the run sleeps its sandbox is released": (replace(ASLEEP, sandbox=READY), [ReleaseSandbox()]),
+    "a dead one too, after its death was told": (
+        replace(ASLEEP, sandbox=replace(READY, state="Dead", recorded=False)),
+        [RecordSandbox()],
+    ),
+    "one that still starts is waited for": (
+        replace(ASLEEP, sandbox=replace(READY, state="Starting", recorded=False)),
+        [],
+    ),
+    "a prompt that is there already spares the sandbox": (replace(ASLEEP, unread=1, sandbox=READY), [Wake(2)]),
+    "an eager sandbox is not made while the run sleeps": (replace(ASLEEP, eager_sandbox=True), []),
+    "a run that sleeps keeps its gateway": (replace(ASLEEP, gateway_running=False), [StartGateway()]),
+    "a run that sleeps can be cancelled": (replace(ASLEEP, stop="Interrupted"), [RequestCancel("Interrupted")]),
+    "and ends at once": (replace(ASLEEP, cancel="Interrupted"), [Finish(2, "Cancelled", "Interrupted")]),
     "a wanted sandbox is made": (replace(QUIET, want_sandbox=True), [CreateSandbox()]),
     "an eager sandbox is made unasked": (replace(QUIET, eager_sandbox=True), [CreateSandbox()]),
     "a sandbox that is starting is waited for": (
@@ -168,3 +203,10 @@ def test_what_was_carried_out_is_not_asked_for_again() -> None:
     assert plan(after) == []
     recorded = replace(after, want_sandbox=False, sandbox=READY)
     assert plan(recorded) == []
+
+
+@pytest.mark.parametrize("code", sorted(NO_CRASH - {HarnessExit.ASLEEP}))
+def test_what_is_no_crash_is_replaced_and_never_counts(code: int) -> None:
+    ended = HarnessSeen(epoch=4, exit=Exit(code))
+    seen = replace(QUIET, epoch=4, harness=ended, lost_at=(FAR, FAR), backoff_limit=0)
+    assert plan(seen) == [RecordHarnessLost(5, 4, Exit(code), None)]

@@ -1,6 +1,6 @@
 -- sandbox: one transition of a run's sandbox record, and its event.
 --
--- The record holds name, state (Starting, Ready, Lost, Failed, Deleted), address, provider, reason, message, generation, and
+-- The record holds name, state (Starting, Ready, Lost, Failed, Suspended, Deleted), address, provider, reason, message, generation, and
 -- previous: the name before the one that is starting.
 -- An event is logged once per sandbox name; after the end of the run only the record changes.
 --
@@ -8,7 +8,7 @@
 -- ARGV  channel, 'want',    then id, type, time, turn, data of sandbox.requested
 --       channel, 'ready',   epoch, name, address, provider, generation, then the event sandbox.ready
 --       channel, 'lost',    epoch, name, Lost or Failed, reason, message, then the event sandbox.lost
---       channel, 'deleted', epoch, name, then the event sandbox.deleted
+--       channel, 'suspended' or 'deleted', epoch, name, then the event sandbox.suspended or sandbox.deleted
 -- Reply {1 if this call changed the record else 0, name, state, address, provider, reason, message, generation}
 -- Errors want: CLOSED; the others: STALE
 local SANDBOX, verb = KEYS[3], ARGV[2]
@@ -91,7 +91,7 @@ elseif verb == 'lost' then
 else
   changed = first_time(name)
   if current == name then
-    redis.call('HSET', SANDBOX, 'state', 'Deleted', 'address', '')
+    redis.call('HSET', SANDBOX, 'state', verb == 'deleted' and 'Deleted' or 'Suspended', 'address', '')
   end
   if changed then
     log('operator', 5)
