@@ -95,6 +95,8 @@ def installation(request: pytest.FixtureRequest) -> Iterator[Installation]:
     try:
         if not given.as_is:
             made.install(*values, *([given.values] if given.values else []))
+            if given.cluster:
+                made.restart()  # it may have run something older
         yield made
     except Failed:
         show(made)

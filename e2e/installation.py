@@ -44,6 +44,13 @@ class Installation:
         files = (f"--values={path}" for path in values)
         self._helm("upgrade", RELEASE, CHART, "--install", "--create-namespace", "--wait", "--timeout=3m", *files)
 
+    def restart(self) -> None:
+        """For images that are new under the same name."""
+        for kind in ("deployments", "statefulsets"):
+            mine = (kind, f"--namespace={SYSTEM}", "--selector=app.kubernetes.io/part-of=towline")
+            self.kubectl("rollout", "restart", *mine)
+            self.kubectl("rollout", "status", *mine, "--timeout=3m")
+
     def uninstall(self) -> None:
         """The kinds stay, as Helm leaves them; the namespace is not Helm's."""
         self._helm("uninstall", RELEASE, "--wait", "--timeout=3m", "--ignore-not-found")
