@@ -84,6 +84,8 @@ POINTS: dict[str, str] = {
     "operator.cancel.before": "a cancellation is about to be handed on to the run",
     "operator.finish.before": "the operator's own terminal event is about to be appended",
     "operator.finish.after": "the log is closed by the operator, the status does not say so",
+    "operator.phase.before": "a new phase is about to be told to the log",
+    "operator.phase.after": "the log has the new phase, neither feed nor status do",
     "operator.delete.before": "a pod is about to be deleted",
     "operator.delete.after": "the pod was deleted",
     "operator.settle.before": "the finalizer is about to be taken from a run",

@@ -39,6 +39,7 @@ from towline.naming import (
     ROLE_LABEL,
     RUN_NAMESPACE_LABEL,
     RUN_UID_LABEL,
+    feed_key,
     harness_pod_name,
     sandbox_name,
 )
@@ -316,7 +317,18 @@ class Played:
         return await EventLog(self.stage.store, self.ref).state()
 
     async def events(self) -> list[str]:
-        return [event.type for event in await EventLog(self.stage.store, self.ref).all()]
+        """Types of the log's events, but for the operator's words about phases: see `phases`."""
+        return [event.type for event in await self.log() if event.type != "run.status"]
+
+    async def phases(self) -> list[str]:
+        """As the log tells them."""
+        return [event.payload["phase"] for event in await self.log() if event.type == "run.status"]
+
+    async def feed(self) -> list[tuple[int, str]]:
+        """Seq and type of what the namespace's feed has of the run."""
+        entries = await self.stage.store.client.xrange(feed_key(self.stage.namespace))
+        ours = [fields for _, fields in entries if fields[b"run"] == self.uid.encode()]
+        return [(int(fields[b"seq"]), fields[b"type"].decode()) for fields in ours]
 
     async def change(self, **spec: Any) -> None:
         path = AGENT_RUN.path(self.stage.namespace, self.name)

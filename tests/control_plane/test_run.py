@@ -6,7 +6,7 @@ from tests.control_plane.stage import Played, Stage
 from towline.api.agentrun_status import AgentRunStatus
 from towline.events import runs
 from towline.kube.kinds import AGENT_TEMPLATE, EVENT, MODEL_PROVIDER, POD, SANDBOX_CLASS
-from towline.naming import FINALIZER, harness_pod_name, sandbox_name
+from towline.naming import FINALIZER, feed_key, harness_pod_name, sandbox_name
 
 
 async def working(stage: Stage, name: str = "hello", **spec: object) -> Played:
@@ -37,6 +37,7 @@ async def test_a_run_is_accepted_started_and_told_to_be_finished(stage: Stage) -
     await run.no_pods()
     await run.until_settled()
     assert await run.events() == ["run.started", "harness.started", "turn.started", "run.completed"]
+    assert await run.phases() == ["Running"]
     assert await run.pods(stage.sandboxes) == []
 
 
@@ -272,7 +273,7 @@ async def test_a_crash_is_a_new_epoch_and_an_event(stage: Stage) -> None:
     status = await run.until_phase("Running")
     assert (status["epoch"], status["attempt"], status["harness"]["restarts"]) == (2, 1, 1)
     assert status["attempts"][0]["reason"] == "OOMKilled"
-    lost = (await run.log())[-1]
+    lost = next(event for event in await run.log() if event.type == "harness.lost")
     assert lost.payload == {"epoch": 1, "reason": "OOMKilled", "exit_code": 137, "signal": 9}
     assert lost.epoch == 2
 
@@ -552,6 +553,63 @@ async def test_describe_tells_the_story_without_a_word_of_the_prompt(stage: Stag
 
     reasons = await stage.until(told, "the end is told")
     assert reasons == ["Accepted", "HarnessStarted", "Succeeded"]
+
+
+async def test_the_feed_has_each_lifecycle_event_of_the_log_and_nothing_else(stage: Stage) -> None:
+    await stage.started()
+    run = await working(stage)
+    await ready_sandbox(stage, run)
+    await run.completes()
+    await run.ends(await run.harness())
+    await run.no_pods()
+    await run.until_settled()
+
+    told = await run.feed()
+
+    lifecycle = [(each.seq, each.type) for each in await run.log() if each.type.startswith(("run.", "sandbox."))]
+    assert sorted(set(told)) == sorted([*lifecycle, (0, "sandbox.deleted")])
+    assert (await run.state()).unfed == ()
+    await run.delete()
+    await run.until_gone()
+
+
+async def test_a_deleted_run_leaves_its_end_in_the_feed(stage: Stage) -> None:
+    await stage.started()
+    run = await working(stage)
+
+    await run.delete()
+    await run.ends(await run.harness(), 11)
+    await run.until_gone()
+
+    assert [kind for _, kind in await run.feed()][-1] == "run.cancelled"
+
+
+async def test_what_an_operator_left_unfed_the_next_one_feeds(stage: Stage) -> None:
+    operator = await stage.started()
+    run = await working(stage)
+    await stage.quiet(operator)
+    await stage.halt(operator)
+    await run.completes()
+    assert [kind for _, kind in await run.feed()] == ["run.started", "run.status"]
+
+    await stage.started()
+
+    await run.until_phase("Succeeded")
+    assert [kind for _, kind in await run.feed()] == ["run.started", "run.status", "run.completed"]
+
+
+async def test_a_feed_that_cannot_be_written_holds_no_run_up(stage: Stage) -> None:
+    await stage.store.client.set(feed_key(stage.namespace), "no stream")
+    await stage.started()
+    run = await working(stage)
+
+    await run.completes()
+    await run.ends(await run.harness())
+
+    await run.until_phase("Succeeded")
+    await run.until_settled()
+    await run.delete()
+    await run.until_gone()
 
 
 async def test_a_spec_of_300_kilobytes_runs_and_goes_like_any_other(stage: Stage) -> None:

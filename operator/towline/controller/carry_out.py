@@ -4,8 +4,9 @@ Called by `reconcile.py` with a live view. It decides nothing: an action that fa
 begins again. What the API server refuses to make is a trouble to show, not an error.
 """
 
+import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
@@ -37,9 +38,10 @@ from towline.controller.references import Missing, secret_of
 from towline.controller.run_objects import run_seen
 from towline.controller.seen import Observed, PodSeen
 from towline.controller.status import granted, status_of
-from towline.errors import LogClosed, StoreUnavailable, TowlineError
+from towline.errors import Fenced, LogClosed, StoreUnavailable, TowlineError
 from towline.events import index, pods, runs, sandbox
-from towline.events.event import Draft, draft
+from towline.events.event import Draft, RunRef, draft
+from towline.events.feed import feed_afterwards, feed_rest
 from towline.events.sandbox import SandboxRecord
 from towline.events.store import Store
 from towline.kube.client import Kube, Object
@@ -107,7 +109,7 @@ class Hands:
 
     async def _do(self, action: Action, seen: Observed) -> Observed:
         store, ref, now = self.store, seen.run.ref, seen.now
-        epoch = max(seen.run.epoch, seen.store.state.epoch if seen.store is not None else 0)
+        epoch = self._epoch(seen)
         match action:
             case AddFinalizer():
                 failpoints.hit("operator.finalizer.before")
@@ -145,6 +147,8 @@ class Hands:
                 failpoints.hit("operator.lost.before")
                 await sandbox.mark_lost(store, ref, epoch, name, reason, message, now=now, state=state)
             case MarkSandboxDeleted(name):
+                if seen.store is not None and seen.store.state.closed is not None:
+                    await self._tell_deleted(seen, name)
                 await sandbox.mark_deleted(store, ref, epoch, name, now=now)
             case ExpireHistory():
                 await self._expire(seen)
@@ -209,6 +213,7 @@ class Hands:
     async def _expire(self, seen: Observed) -> None:
         run = seen.run.ref
         failpoints.hit("operator.expire.before")
+        await self._to_feed(run, feed_rest(self.store, run))
         await runs.expire(self.store, run, HISTORY_SECONDS)
         await index.remove(self.store, self.installation, run)
         await pods.forget_harness(self.store, harness_pod_name(run.uid, seen.run.epoch))
@@ -224,6 +229,34 @@ class Hands:
             failpoints.hit("operator.finish.after")
         except LogClosed:
             pass  # a recorded outcome beats ours
+
+    async def _tell_deleted(self, seen: Observed, name: str) -> None:
+        """After the end of the run only the feed hears of it; told before it is noted, so at least once."""
+        event_id = "ev_" + hashlib.sha256(f"{seen.run.uid} deleted {name}".encode()).hexdigest()[:20]
+        what = draft("sandbox.deleted", {"name": name}, now=seen.now, event_id=event_id)
+        await self._to_feed(seen.run.ref, feed_afterwards(self.store, seen.run.ref, self._epoch(seen), what))
+
+    async def _to_feed(self, run: RunRef, copying: Awaitable[None]) -> None:
+        """No run waits for its namespace's feed: one that takes nothing is told, and tried again at the next look."""
+        try:
+            await copying
+        except StoreUnavailable:
+            raise
+        except TowlineError as fault:
+            fields = {"run": f"{run.namespace}/{run.name}", "cause": str(fault)}
+            log.warning("feed not written", extra={"fields": fields})
+
+    async def tell_log(self, seen: Observed, news: tuple[str, str] | None) -> None:
+        """`news` is a phase that the log has not been told, and its reason; then the feed gets what it has not yet."""
+        ref, now = seen.run.ref, seen.now
+        if news is not None:
+            failpoints.hit("operator.phase.before")
+            try:
+                await runs.tell_phase(self.store, ref, self._epoch(seen), *news, now=now)
+            except Fenced:
+                return  # an operator that granted more has told, or will
+            failpoints.hit("operator.phase.after")
+        await self._to_feed(ref, feed_rest(self.store, ref))
 
     # -- pods --------------------------------------------------------------------------------------------------------
 
@@ -294,6 +327,10 @@ class Hands:
         if spec is None:
             raise Gone(f"the store has no snapshot of {seen.run.namespace}/{seen.run.name}")
         return Snapshot.from_json(spec)
+
+    def _epoch(self, seen: Observed) -> int:
+        """Under which the operator writes: the one in force."""
+        return max(seen.run.epoch, seen.store.state.epoch if seen.store is not None else 0)
 
     def _provider(self, seen: Observed) -> str:
         return seen.facts.sandbox_provider if seen.facts is not None else ""

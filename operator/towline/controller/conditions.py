@@ -106,8 +106,7 @@ def input_required(seen: Observed, ended: Outcome | None) -> Said:
     if seen.store is None:
         old = seen.run.condition("InputRequired")
         return Said(old["status"], old["reason"], old["message"]) if old else Said("False", "NotRequired")
-    waits = seen.store.last is not None and seen.store.last.type == "turn.waiting"
-    return Said("True", "PromptAwaited") if waits else Said("False", "NotRequired")
+    return Said("True", "PromptAwaited") if seen.awaits_prompt else Said("False", "NotRequired")
 
 
 def suspended(seen: Observed, ended: Outcome | None) -> Said:

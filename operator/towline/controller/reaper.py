@@ -19,6 +19,7 @@ from towline.controller.seen import PodSeen
 from towline.errors import StoreUnavailable
 from towline.events import index, pods, runs
 from towline.events.event import RunRef
+from towline.events.feed import feed_rest
 from towline.events.store import Store
 from towline.kube.client import Kube
 from towline.kube.errors import Conflict
@@ -60,6 +61,7 @@ class Reaper:
         there = {obj["metadata"]["uid"] async for page in pages for obj in page}
         gone = {run for run in stored if run.uid not in there}
         for run in gone & self._suspects:
+            await feed_rest(self.store, run)
             await runs.expire(self.store, run, HISTORY_SECONDS)
             await index.remove(self.store, self.installation, run)
             log.info("history of a deleted run let go", extra={"fields": {"run": run.namespace, "uid": run.uid}})

@@ -1,6 +1,6 @@
 """One run, brought one step further: look, decide, act, tell. Called by `workers.py` for any key, at any time.
 
-look (cache) → plan → if something is to be done: look (live) → plan → carry out → one status, if it differs
+look (cache) → plan → if something is to be done: look (live) → plan → carry out → tell the log → status, if it differs
 """
 
 import time
@@ -17,7 +17,7 @@ from towline.controller.observe import Observer
 from towline.controller.plan import plan
 from towline.controller.run_objects import Key
 from towline.controller.seen import Observed, RunSeen
-from towline.controller.status import COUNTERS_EVERY, due, status_of
+from towline.controller.status import COUNTERS_EVERY, due, phase_to_tell, status_of
 from towline.errors import StoreUnavailable
 from towline.kube.errors import Conflict
 
@@ -65,12 +65,26 @@ class Reconciler:
             seen = await self.observer.reread(seen)
         if isinstance(fault, Conflict | Gone):
             raise fault  # what we saw is no longer so: its status would be wrong, too
+        seen = await self._tell_log(seen)
         seen, postponed = await self._write(key, seen)
         if seen.run.status != before:
             self.tell(seen.run, before)
         if fault is not None and not isinstance(fault, StoreUnavailable):
             raise fault
         return self._next(key, seen, postponed)
+
+    async def _tell_log(self, seen: Observed) -> Observed:
+        """A new phase into the log, and from the log into the feed; once told, it is seen to have been told."""
+        if seen.store is None:
+            return seen
+        news = phase_to_tell(seen, status_of(seen))
+        if news is None and not seen.store.state.unfed:
+            return seen
+        try:
+            await self.hands.tell_log(seen, news)
+        except StoreUnavailable:
+            return replace(seen, store=None)
+        return await self.observer.reread(seen)
 
     async def _write(self, key: Key, seen: Observed) -> tuple[Observed, timedelta | None]:
         """The status, if it is due; else when it will be."""

@@ -160,5 +160,10 @@ class Observed:
         """The store answers and knows the run."""
         return self.store is not None and not self.store.state.absent
 
+    @property
+    def awaits_prompt(self) -> bool:
+        """The run has answered, and nobody has said anything since."""
+        return self.store is not None and bool(self.store.state.waiting) and self.store.state.unread == 0
+
 
 OutcomeKind = Literal["Succeeded", "Failed", "Cancelled"]

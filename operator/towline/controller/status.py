@@ -10,6 +10,7 @@ from typing import Any
 
 from towline.api.agentrun_status import AgentRunStatus
 from towline.api.conditions import TERMINAL_PHASES, Condition, Conditions, phase
+from towline.api.conditions import ConditionType as Type
 from towline.clock import moment, rfc3339
 from towline.controller import conditions
 from towline.controller.conditions import Said
@@ -26,6 +27,16 @@ KEPT_ATTEMPTS = 5
 MAX_FAILURE_MESSAGE = 1024
 MAX_RESULT_CHARACTERS = 4096
 MAX_CONDITION_MESSAGE = 2048
+
+_BEHIND = {
+    "Pending": Type.HARNESS_READY,
+    "Queued": Type.QUEUED,
+    "Running": Type.HARNESS_READY,
+    "InputRequired": Type.INPUT_REQUIRED,
+    "Suspended": Type.SUSPENDED,
+    "Cancelling": Type.SUCCEEDED,
+}
+"""Phase → the condition that has its reason."""
 
 _DEFERRABLE = ("lastActivityTime", "turns", "toolCalls", "usage", "stream")
 
@@ -75,6 +86,16 @@ def due(old: Mapping[str, Any], new: Mapping[str, Any], since_written: timedelta
     if old == new:
         return False
     return since_written >= COUNTERS_EVERY or _at_once(old) != _at_once(new)
+
+
+def phase_to_tell(seen: Observed, status: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The phase and its reason, if the run's log has not been told; of an end its terminal event tells."""
+    new = status["phase"]
+    if not seen.stored or seen.store is None or seen.store.state.closed is not None or new in TERMINAL_PHASES:
+        return None
+    if new == (seen.store.state.phase or "Pending"):
+        return None
+    return new, next(each["reason"] for each in status["conditions"] if each["type"] == _BEHIND[new])
 
 
 def seconds(moment: datetime) -> str:

@@ -21,7 +21,7 @@ _PAGE_BLOB_BYTES = 32 * 1024 * 1024
 
 META_FIELDS = (
     *("epoch", "head", "incarnation", "lost_head", "closed", "cancel", "want", "name", "inbox_head"),
-    *("waiting", "compacted", "progress", *FIELDS),
+    *("waiting", "compacted", "progress", "phase", "unfed", *FIELDS),
 )
 
 
@@ -46,6 +46,10 @@ class RunState:
     """Seq of the last `context.compacted`: a history begins there; 0 for at the first event."""
     progress: int = 0
     """Seq of the last event that brought the run further; a harness that merely starts is none."""
+    phase: str = ""
+    """The phase that `run.status` told last; empty before the first, when a run is Pending."""
+    unfed: tuple[int, ...] = ()
+    """Seqs of the lifecycle events that the namespace's feed does not have yet."""
     totals: Totals = NOTHING
 
     @property
@@ -144,7 +148,7 @@ class EventLog:
 def state_of(values: Sequence[bytes | None]) -> RunState:
     """The state from the values of the meta fields, in their order."""
     epoch, head, incarnation, lost_head, closed, cancel, want, name, inbox_head, *rest = values
-    waiting, compacted, progress, *sums = rest
+    waiting, compacted, progress, phase, unfed, *sums = rest
     return RunState(
         epoch=int(epoch or 0),
         head=int(head or 0),
@@ -158,6 +162,8 @@ def state_of(values: Sequence[bytes | None]) -> RunState:
         waiting=(waiting or b"").decode(),
         compacted=int(compacted or 0),
         progress=int(progress or 0),
+        phase=(phase or b"").decode(),
+        unfed=tuple(int(seq) for seq in (unfed or b"").split()),
         totals=Totals(*(int(value or 0) for value in sums)),
     )
 

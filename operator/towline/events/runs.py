@@ -56,6 +56,13 @@ async def finish(store: Store, run: RunRef, epoch: int, terminal: Draft) -> int:
     return int(reply[1])
 
 
+async def tell_phase(store: Store, run: RunRef, epoch: int, phase: str, reason: str, *, now: datetime) -> bool:
+    """Logs `run.status` when the phase is another than the last one told; whether it was. A run begins as Pending."""
+    event = await script_args(store, run, draft("run.status", {"phase": phase, "reason": reason}, now=now))
+    keys = run.keys
+    return bool(await store.script("phase", [keys.meta, keys.log], [keys.notify, epoch, phase, *event]))
+
+
 async def publish_feed(store: Store, event: Event) -> None:
     """Copies an event of the log to its namespace's feed: at least once, readers dedupe by run and id."""
     fields: list[str | bytes | int] = ["run", event.run.uid, "name", event.run.name, "seq", event.seq]

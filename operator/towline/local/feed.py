@@ -8,7 +8,8 @@ from datetime import datetime
 
 from towline.errors import StoreUnavailable
 from towline.events import runs
-from towline.events.event import Event, RunRef, draft
+from towline.events.event import RunRef, draft
+from towline.events.feed import feed_afterwards
 from towline.events.follow import follow
 from towline.events.notices import Notices
 from towline.events.store import Store
@@ -33,5 +34,4 @@ async def publish_lifecycle(store: Store, notices: Notices, run: RunRef) -> None
 
 async def publish_deleted(store: Store, run: RunRef, name: str, epoch: int, *, now: datetime) -> None:
     """Tells of a sandbox deleted after the end of its run: no event of the log, so its seq is 0."""
-    what = draft("sandbox.deleted", {"name": name}, now=now)
-    await runs.publish_feed(store, Event(0, what.id, what.type, run, None, what.time, "operator", epoch, what.data))
+    await feed_afterwards(store, run, epoch, draft("sandbox.deleted", {"name": name}, now=now))

@@ -156,11 +156,11 @@ def test_a_sandbox_keeps_the_time_it_was_wanted() -> None:
 
 def test_a_run_that_awaits_a_prompt_says_so_and_its_deadline_stands_still() -> None:
     world = working()
-    world._event("turn.waiting")
+    world.waits()
     world.settle()
     assert world.run.status["phase"] == "InputRequired"
     world.passes(50)
-    world._event("turn.started")
+    world.takes_a_turn()
     world.settle()
 
     assert (world.run.status["phase"], world.run.status["pausedSeconds"]) == ("Running", 50)

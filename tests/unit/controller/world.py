@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from towline.api.snapshot import Model, Snapshot
+from towline.clock import rfc3339
 from towline.controller.actions import (
     Action,
     AddFinalizer,
@@ -29,7 +30,7 @@ from towline.controller.actions import (
 )
 from towline.controller.plan import plan
 from towline.controller.seen import Facts, Observed, PodSeen, RunSeen
-from towline.controller.status import check, granted, status_of
+from towline.controller.status import check, granted, phase_to_tell, status_of
 from towline.events.event import Event, RunRef, draft
 from towline.events.glance import Glance
 from towline.events.log import RunState
@@ -88,6 +89,8 @@ class World:
     made: list[str] = field(default_factory=list)
     """Names of all pods that were ever made, in order."""
     expired: bool = False
+    phases: list[str] = field(default_factory=list)
+    """As the log tells them."""
 
     # -- what the operator sees --------------------------------------------------------------------------------------
 
@@ -129,9 +132,18 @@ class World:
                 return actions
             if not self.act(action):
                 break
+        self.told()
         if self.exists and not (self.run.deleting_since and not self.run.finalizers):
             self.write(status_of(self.seen()))
         return actions
+
+    def told(self) -> None:
+        """A new phase is in the log before it is in the status."""
+        seen = self.seen()
+        if (news := phase_to_tell(seen, status_of(seen))) is not None:
+            self.phases.append(news[0])
+            self._event("run.status")
+            self.state = replace(self.state, phase=news[0])
 
     def settle(self, looks: int = 12) -> None:
         """Looks until there is nothing to do, and nothing new to tell."""
@@ -249,6 +261,23 @@ class World:
             self.state = replace(self.state, want="sandbox")
             generation = self.record.generation + 1
             self.record = SandboxRecord(state="Starting", generation=generation)
+
+    def waits(self) -> None:
+        """The harness has answered, and there is no other prompt."""
+        if self.stored and self.state.closed is None and self.state.unread == 0 and not self.state.waiting:
+            self._event("turn.waiting")
+            self.state = replace(self.state, waiting=rfc3339(self.now))
+
+    def is_prompted(self) -> None:
+        if self.stored and self.state.closed is None:
+            self.state = replace(self.state, inbox_head=self.state.inbox_head + 1)
+
+    def takes_a_turn(self) -> None:
+        """The harness takes every prompt there is."""
+        if self.stored and self.state.closed is None:
+            self._event("turn.started")
+            totals = replace(self.state.totals, prompts=self.state.inbox_head)
+            self.state = replace(self.state, waiting="", progress=self.state.head, totals=totals)
 
     def with_totals(self, totals: Totals) -> RunState:
         return replace(self.state, totals=totals)

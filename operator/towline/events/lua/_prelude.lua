@@ -60,6 +60,11 @@ local function add(run, src, id, kind, time, turn, data)
     xadd(redis.call, seq)
   end
   run.head = seq
+  if string.match(kind, '^run%.') or string.match(kind, '^sandbox%.') or kind == 'harness.lost' then
+    -- A lifecycle event: the namespace's feed, which is in another slot, is still to get it.
+    local unfed = redis.call('HGET', META, 'unfed')
+    redis.call('HSET', META, 'unfed', unfed and unfed .. ' ' .. seq or seq)
+  end
   return seq
 end
 
