@@ -121,9 +121,9 @@ def now() -> datetime:
 
 @pytest.fixture
 def said() -> Callable[..., Draft]:
-    """Makes a draft that tells `text`; the type is of no matter."""
+    """Makes a draft that tells `text`; one that nothing is kept of."""
 
-    def make(text: object = "", type: str = "turn.waiting", **options: Any) -> Draft:
+    def make(text: object = "", type: str = "turn.retrying", **options: Any) -> Draft:
         return draft(type, {"on": str(text)}, now=NOW, **options)
 
     return make

@@ -35,7 +35,7 @@ async def test_an_entry_reads_well_in_redis_cli(store, run, harness, said):
     assert entry_id == b"1-0"
     assert list(fields.items()) == [
         (b"id", one.id.encode()),
-        (b"type", b"turn.waiting"),
+        (b"type", b"turn.retrying"),
         (b"time", b"2026-11-29T17:18:27.123Z"),
         (b"src", b"harness"),
         (b"epoch", b"2"),
@@ -253,7 +253,7 @@ async def test_a_log_gets_one_terminal_event_whoever_writes_it(store, run, harne
     with pytest.raises(LogClosed):
         await runs.finish(store, run, 2, draft("run.failed", {}, now=now))
 
-    assert [event.type for event in await EventLog(store, run).all()] == ["turn.waiting", "run.cancelled"]
+    assert [event.type for event in await EventLog(store, run).all()] == ["turn.retrying", "run.cancelled"]
 
 
 async def test_a_finish_whose_reply_was_lost_is_in_the_log_once(store, run, harness, said, now, lose_replies):

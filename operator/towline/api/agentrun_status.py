@@ -99,6 +99,10 @@ class Attempt(Part):
     """Its pod."""
     reason: Annotated[str, Field(max_length=128)] = ""
     """Why it ended."""
+    crashed: bool = False
+    """Whether it counts towards backoffLimit."""
+    progress: Count | None = None
+    """Seq of the last event, when it ended, that had brought the run further."""
     start_time: AwareDatetime | None = None
     """When it started."""
     end_time: AwareDatetime | None = None

@@ -92,6 +92,7 @@ REASONS: dict[ConditionType, dict[str, str]] = {
         "ProviderNotFound": "The model provider was deleted since the run was accepted.",
         "StoreUnavailable": "The event store does not answer; no harness starts without it.",
         "Restarting": "The harness was lost; the next one starts after a delay.",
+        "Waking": "The run slept or was suspended; its next harness is on its way.",
         "Asleep": "The run waits for a prompt without a harness; the next prompt starts one.",
         "Released": "No harness is needed now: the run waits, is suspended or has ended.",
     },
@@ -130,7 +131,7 @@ REASONS: dict[ConditionType, dict[str, str]] = {
 }
 """Every reason there is, with its meaning. A reason outside this list is a fault of the writer."""
 
-_STARTED_BEFORE = ("Restarting", "Released", "Asleep")
+_STARTED_BEFORE = ("Restarting", "Waking", "Released", "Asleep")
 """HarnessReady is False for these, and yet the run has made progress: it is not Pending again."""
 
 

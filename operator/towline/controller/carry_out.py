@@ -119,7 +119,7 @@ class Hands:
             case StoreSnapshot():
                 return await self._store_snapshot(seen)
             case Grant(granted_epoch, ended, crashed):
-                status = granted(seen.run, granted_epoch, ended, crashed, now)
+                status = granted(seen.run, granted_epoch, ended, crashed, _progress(seen), now)
                 new = replace(seen, run=replace(seen.run, status=status))
                 failpoints.hit("operator.grant.before")
                 seen = await self.write_status(new, status_of(new))
@@ -334,6 +334,10 @@ class Hands:
 
     def _provider(self, seen: Observed) -> str:
         return seen.facts.sandbox_provider if seen.facts is not None else ""
+
+
+def _progress(seen: Observed) -> int:
+    return seen.store.state.progress if seen.store is not None else 0
 
 
 def _removed(pod: Object) -> bool:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from towline.api.conditions import ConditionType as Type
+from towline.controller import plan_sleep
 from towline.controller.outcome import Outcome
 from towline.controller.plan_sandbox import wanted_generation
 from towline.controller.seen import Observed, PodSeen
+from towline.controller.story import ON_PURPOSE
 from towline.naming import sandbox_name
 from towline.sandbox.pod_state import POLICY_NOT_ENFORCED
 
@@ -53,9 +55,11 @@ def harness_ready(seen: Observed, ended: Outcome | None) -> Said:
             return Said("True", "Running")
         if pod.trouble is not None:
             return Said("False", pod.trouble.reason, pod.trouble.message)
-        return Said("False", "Starting")
+        return Said("False", _on_its_way(seen))
     if seen.store is None:
         return Said("False", "StoreUnavailable", "the event store does not answer")
+    if plan_sleep.resting(seen):
+        return Said("False", plan_sleep.ASLEEP)
     if seen.harness_trouble is not None:
         return Said("False", seen.harness_trouble.reason, seen.harness_trouble.message)
     if pod is not None and pod.ended is not None:
@@ -63,6 +67,14 @@ def harness_ready(seen: Observed, ended: Outcome | None) -> Said:
     if pod is not None or seen.run.pod_uid or seen.run.epoch > 1:
         return Said("False", "Restarting")
     return Said("False", "Starting")
+
+
+def _on_its_way(seen: Observed) -> str:
+    """The pod of a run's first harness starts it; a later one wakes it, or takes over."""
+    if seen.run.epoch <= 1:
+        return "Starting"
+    before = [each.get("reason") for each in seen.run.status.get("attempts") or ()]
+    return "Waking" if before and before[-1] in ON_PURPOSE else "Restarting"
 
 
 def sandbox_ready(seen: Observed, ended: Outcome | None) -> Said:
@@ -112,7 +124,8 @@ def input_required(seen: Observed, ended: Outcome | None) -> Said:
 def suspended(seen: Observed, ended: Outcome | None) -> Said:
     if ended is None and seen.run.suspend:
         return Said("True", "UserRequested")
-    if ended is None and seen.run.condition("Suspended").get("status") == "True" and _to_be_granted(seen):
+    before = seen.run.condition("Suspended").get("status") == "True"
+    if ended is None and before and _to_be_granted(seen) and not plan_sleep.resting(seen):
         # Until the next epoch is granted: that grant must know that the harness before was put away on purpose.
         return Said("True", "UserRequested")
     return Said("False", "NotSuspended")

@@ -13,7 +13,7 @@ from towline.controller.run_objects import Key
 from towline.controller.status import COUNTERS_EVERY
 from towline.events.all_notices import Notice
 
-AT_ONCE = frozenset({"want", "cancel", "closed", "lost"})
+AT_ONCE = frozenset({"want", "cancel", "closed", "lost", "inbox", "waiting"})
 SOON_SECONDS = 0.3
 """After a quiet time the first event is looked at this late: it seldom comes alone."""
 
@@ -50,7 +50,7 @@ class Ears:
         if kind in AT_ONCE:
             self._looked.pop(key, None)
             self.queue.add(key)
-        elif kind in ("log", "inbox"):
+        elif kind == "log":
             now, every = time.monotonic(), COUNTERS_EVERY.total_seconds()
             if len(self._looked) > REMEMBERED:
                 self._looked.clear()

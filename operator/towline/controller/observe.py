@@ -174,5 +174,6 @@ def facts_of(spec: bytes) -> Facts | None:
         start_timeout_seconds=stored.sandbox.start_timeout_seconds,
         eager=stored.sandbox.policy == "Eager",
         sandbox_provider=stored.sandbox.provider,
+        finish_after_seconds=stored.idle_policy.finish_after_seconds,
         has_price=any((price.input_micro_usd, price.output_micro_usd, price.cached_input_micro_usd)),
     )

@@ -5,10 +5,14 @@ at what happened before, so that a missed or doubled notice, and an operator kil
 nothing.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import Any
 
 from towline.clock import moment
-from towline.controller import plan_end, plan_sandbox
+from towline.controller import plan_end, plan_sandbox, plan_sleep
 from towline.controller.actions import (
     AddFinalizer,
     CreateHarness,
@@ -26,19 +30,25 @@ from towline.controller.outcome import (
     outcome,
 )
 from towline.controller.plan_pods import delete, next_epoch, overdue, release_sandbox
+from towline.controller.plan_sleep import ASLEEP
 from towline.controller.seen import Observed
+from towline.controller.story import ON_PURPOSE
 from towline.exit_codes import NO_CRASH, HarnessExit
 from towline.kube.pod_status import Ended
 from towline.naming import FINALIZER
 
-CANCEL_GRACE = timedelta(seconds=5)
-"""How long a cancelled harness may take to end by itself, which keeps its log; then its pod is deleted."""
+CANCEL_GRACE = timedelta(seconds=4)
+"""How long a cancelled harness may take to end by itself; then it is fenced and its pod deleted, so that the run has
+ended within 5 s whatever its processes do."""
 
 RECENT = timedelta(minutes=5)
 """Losses within this time delay the next harness: 1, 2, 4, 8, 16 s, for the five that the status remembers."""
 
 MISSING_RECHECK = timedelta(seconds=30)
 """What a run waits for is watched, but for Secrets."""
+
+CRASHES_AT_ONE_POINT = 3
+"""So many in a row, and another try would only cost more: CrashLoop."""
 
 SUSPENDED = "Suspended"
 """What became of a harness that was put away on purpose."""
@@ -84,7 +94,7 @@ def _start(seen: Observed, epoch: int, made: Plan, ended: Ended | None = None, c
     """A harness under a new epoch: granted in the status, then raised in the store, then a pod."""
     if FINALIZER not in seen.run.finalizers:
         made.do(AddFinalizer())
-    lost = None if ended is None or ended.reason == SUSPENDED else ended
+    lost = None if ended is None or ended.reason in ON_PURPOSE else ended
     made.do(Grant(epoch, ended, crashed), RaiseEpoch(epoch, lost), CreateHarness(epoch))
 
 
@@ -98,15 +108,18 @@ def _running(seen: Observed, made: Plan) -> None:
         # The store begins with epoch 1, before any was granted. More than was granted means that the API server's
         # state was restored from a backup.
         _start(seen, known if (run.epoch, known) == (0, 1) else known + 1, made)
+    elif plan_sleep.resting(seen):
+        plan_sleep.asleep(seen, made)
+        return
     elif pod is None and run.pod_uid:
-        _lost(seen, Ended(reason=VANISHED, disruption=True), made)
+        _lost(seen, Ended(reason=ASLEEP if plan_sleep.told(seen) else VANISHED, disruption=True), made)
     elif pod is None:
         # Granted, and then we were interrupted or refused. Everything up to the pod may be repeated.
         if FINALIZER not in run.finalizers:
             made.do(AddFinalizer())
         made.do(RaiseEpoch(run.epoch, _recorded_loss(seen)), CreateHarness(run.epoch))
     elif pod.ended is not None:
-        _lost(seen, pod.ended, made)
+        _lost(seen, replace(pod.ended, disruption=pod.ended.disruption or pod.deleting), made)
     elif overdue(pod, seen, made):
         delete(pod, seen, made)
         _lost(seen, Ended(reason="NodeLost", disruption=True, at=pod.deadline), made)
@@ -120,15 +133,40 @@ def _lost(seen: Observed, ended: Ended, made: Plan) -> None:
     crashed = not ended.disruption and ended.exit_code not in NO_CRASH
     if run.condition("Suspended").get("status") == "True":
         _start(seen, run.epoch + 1, made, Ended(reason=SUSPENDED, at=ended.at))
+    elif ended.reason == ASLEEP or ended.exit_code == HarnessExit.ASLEEP:
+        _wake(seen, ended, made)
     elif ended.exit_code == HarnessExit.SEAL_FAILED:
         _fail(seen, "SealFailed", "the harness could not seal itself, so it did not start; see its log", made)
     elif crashed and run.crashes >= facts.backoff_limit:
         message = f"the harness ended {run.crashes + 1} times, the last time with {ended}"
         _fail(seen, "BackoffLimitExceeded", message, made)
+    elif crashed and (at := _crashes_here(seen)) + 1 >= CRASHES_AT_ONE_POINT:
+        point = f"at event {seen.store.state.progress}" if seen.store is not None else "at one point"
+        _fail(seen, "CrashLoop", f"{at + 1} harnesses in a row crashed {point}, the last one with {ended}", made)
     elif (wait := _not_before(seen, ended) - seen.now) > timedelta():
         made.later(wait)
     else:
         _start(seen, run.epoch + 1, made, ended, crashed)
+
+
+def _wake(seen: Observed, ended: Ended, made: Plan) -> None:
+    """There is something to do for a run that slept: at once, unless the last harness woken for it did nothing."""
+    last = [*(seen.run.status.get("attempts") or ())][-1:]
+    in_vain = any(each["reason"] == ASLEEP and _at_this_point(each, seen) for each in last)
+    if in_vain and (wait := _not_before(seen, ended) - seen.now) > timedelta():
+        made.later(wait)
+    else:
+        _start(seen, seen.run.epoch + 1, made, Ended(reason=ASLEEP, at=ended.at))
+
+
+def _crashes_here(seen: Observed) -> int:
+    """The last harnesses in a row that crashed where the run still stands; those that were disturbed aside."""
+    crashed = [each for each in seen.run.status.get("attempts") or () if each.get("crashed")]
+    return len(list(takewhile(lambda each: _at_this_point(each, seen), reversed(crashed))))
+
+
+def _at_this_point(attempt: Mapping[str, Any], seen: Observed) -> bool:
+    return seen.store is not None and attempt.get("progress") == seen.store.state.progress
 
 
 def _not_before(seen: Observed, ended: Ended) -> datetime:
@@ -147,7 +185,7 @@ def _recorded_loss(seen: Observed) -> Ended | None:
     """What became of the harness before the granted one, for the log: as granted, or as its pod still shows."""
     before = seen.run.epoch - 1
     attempts = [each for each in seen.run.status.get("attempts") or () if each["epoch"] == before]
-    if not attempts or attempts[-1].get("reason") == SUSPENDED:
+    if not attempts or attempts[-1].get("reason") in ON_PURPOSE:
         return None
     shown = next((pod.ended for pod in seen.harnesses if pod.number == before and pod.ended), None)
     return shown or Ended(reason=attempts[-1].get("reason") or VANISHED)
@@ -205,13 +243,12 @@ def _cancelling(seen: Observed, reason: str, made: Plan) -> None:
     if seen.store.state.cancel is None:
         made.do(RequestCancel(reason))
     alive = [pod for pod in seen.harnesses if pod.alive]
-    if alive and not all(overdue(pod, seen, made) for pod in alive):
-        if seen.since_cancel < CANCEL_GRACE:
-            made.later(CANCEL_GRACE - seen.since_cancel)
-            return
-        for pod in alive:
-            delete(pod, seen, made)
-    elif reason == DEADLINE_EXCEEDED and not seen.run.cancel:
+    if alive and not all(overdue(pod, seen, made) for pod in alive) and seen.since_cancel < CANCEL_GRACE:
+        made.later(CANCEL_GRACE - seen.since_cancel)
+        return
+    if reason == DEADLINE_EXCEEDED and not seen.run.cancel:
         _fail(seen, DEADLINE_EXCEEDED, "the run took longer than its activeDeadlineSeconds", made)
     else:
         made.do(Finish(next_epoch(seen), "Cancelled", reason))
+    for pod in alive:
+        delete(pod, seen, made)  # fenced, it can do no harm; but it may still pay a model to talk

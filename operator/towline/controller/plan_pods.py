@@ -24,10 +24,15 @@ def overdue(pod: PodSeen, seen: Observed, made: Plan) -> bool:
     """Whether it counts as gone although it is not; if it may come to that, the plan looks again then."""
     if pod.deadline is None:
         return False
-    if seen.now >= pod.deadline + OVERDUE:
+    if given_up(pod, seen):
         return True
     made.later(pod.deadline + OVERDUE - seen.now)
     return False
+
+
+def given_up(pod: PodSeen, seen: Observed) -> bool:
+    """Whether a pod that is still there counts as gone."""
+    return pod.deadline is not None and seen.now >= pod.deadline + OVERDUE
 
 
 def next_epoch(seen: Observed) -> int:

@@ -113,6 +113,8 @@ class Facts:
     eager: bool
     sandbox_provider: str
     has_price: bool
+    finish_after_seconds: int | None = None
+    """How long the run waits for a prompt before it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

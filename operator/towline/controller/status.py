@@ -68,11 +68,14 @@ def status_of(seen: Observed) -> dict[str, Any]:
     return new
 
 
-def granted(seen: RunSeen, epoch: int, ended: Ended | None, crashed: bool, now: datetime) -> dict[str, Any]:
-    """The former status with one more epoch: what was the harness becomes an attempt."""
+def granted(
+    seen: RunSeen, epoch: int, ended: Ended | None, crashed: bool, progress: int, now: datetime
+) -> dict[str, Any]:
+    """The former status with one more epoch: what was the harness becomes an attempt, which got as far as that."""
     old = dict(seen.status)
     if ended is not None:
-        attempt = {"epoch": seen.epoch, "podName": harness_pod_name(seen.uid, seen.epoch), "reason": ended.reason}
+        attempt: dict[str, Any] = {"epoch": seen.epoch, "podName": harness_pod_name(seen.uid, seen.epoch)}
+        attempt |= {"reason": ended.reason, "crashed": crashed, "progress": progress}
         attempt["endTime"] = seconds(ended.at or now)
         old["attempts"] = [*(old.get("attempts") or ()), attempt][-KEPT_ATTEMPTS:]
     old["attempt"] = seen.crashes + int(crashed)

@@ -17,7 +17,7 @@ from towline.events.store import Store
 
 log = logging.getLogger(__name__)
 
-KINDS = frozenset({"log", "live", "sandbox", "inbox", "cancel", "want", "lost", "closed"})
+KINDS = frozenset({"log", "live", "sandbox", "inbox", "waiting", "cancel", "want", "lost", "closed"})
 """First words of the payloads."""
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 2.0

@@ -1,15 +1,18 @@
 """Whatever happens to a run, in whatever order, and wherever the operator is killed: it comes to rest, and rightly."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.controller.world import World
+from tests.unit.controller.world import FACTS, World
+from towline.exit_codes import HarnessExit
 from towline.kube.pod_status import Trouble
 from towline.naming import FINALIZER, sandbox_name
 
+ENDING = replace(FACTS, finish_after_seconds=90)
 HAPPENINGS: dict[str, Any] = {
     "the harness starts": lambda world: world.starts(world.harness),
     "the harness crashes": lambda world: world.ends(world.harness),
@@ -19,6 +22,12 @@ HAPPENINGS: dict[str, Any] = {
     "the harness is evicted": lambda world: world.ends(world.harness, 137, "Evicted", True),
     "the harness pod vanishes": lambda world: world.vanishes(world.harness),
     "the harness completes": lambda world: world.completes(),
+    "the harness has answered and waits": lambda world: world.waits(),
+    "the harness takes the prompts": lambda world: world.takes_a_turn(),
+    "the harness falls asleep": lambda world: world.ends(world.harness, HarnessExit.ASLEEP),
+    "a person prompts": lambda world: world.is_prompted(),
+    "the harness does what is to do": lambda world: world.works(),
+    "the run is to end when nobody prompts": lambda world: setattr(world, "facts", ENDING),
     "a call wants a sandbox": lambda world: world.wants(),
     "the sandboxes start": lambda world: [world.starts(name) for name in world.pods if name.startswith("sandbox")],
     "the sandboxes die": lambda world: [world.ends(name) for name in world.pods if name.startswith("sandbox")],
@@ -64,6 +73,7 @@ def calm(world: World) -> None:
             world.settle()
         world.passes(30)
         world.starts(world.harness)
+        world.works()
 
 
 @given(stories)
@@ -88,6 +98,12 @@ def test_it_comes_to_rest(story: list[str]) -> None:
         assert not [pod for pod in world.pods.values() if not pod.harness]
     elif world.run.suspend:
         assert not alive
+    elif world.state.waiting:
+        assert not alive, "a run that waits sleeps"
+        assert world.state.unread == 0, "no prompt is slept through"
+        assert world.run.status["phase"] == "InputRequired"
+        assert not [pod for pod in world.pods.values() if not pod.harness]
+        assert world.facts.finish_after_seconds is None, "it would be over"
     else:
         assert [pod.number for pod in alive] == [world.run.epoch]
         assert world.state.epoch == world.run.epoch

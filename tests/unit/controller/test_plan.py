@@ -117,6 +117,7 @@ def test_the_pod_of_the_granted_epoch_that_is_gone_is_lost_if_it_ever_was() -> N
         (10, "Error", False, False),
         (11, "Error", False, False),
         (12, "Error", False, False),
+        (14, "Error", False, False),
         (137, "Evicted", True, False),
     ],
 )
@@ -145,6 +146,59 @@ def test_crashes_beyond_the_limit_end_the_run() -> None:
 
     assert isinstance(finish, Finish)
     assert (finish.epoch, finish.kind, finish.reason) == (4, "Failed", "BackoffLimitExceeded")
+
+
+def crash(world: World, epoch: int) -> None:
+    name = harness_pod_name(UID, epoch)
+    world.starts(name)
+    world.settle()
+    world.ends(name)
+    world.passes(40)
+
+
+def test_three_crashes_in_a_row_at_one_point_end_the_run_whatever_its_back_off() -> None:
+    world = working()
+    world.facts = replace(FACTS, backoff_limit=100)
+    for epoch in (1, 2):
+        crash(world, epoch)
+        world.settle()
+    world.starts(harness_pod_name(UID, 3))
+    world.ends(harness_pod_name(UID, 3), 137, "Evicted", True)
+    world.passes(40)
+    world.settle()
+    crash(world, 4)
+
+    (finish,) = actions(world)
+
+    assert isinstance(finish, Finish)
+    assert (finish.reason, finish.message) == (
+        "CrashLoop",
+        "3 harnesses in a row crashed at event 0, the last one with Error, exit code 1",
+    )
+
+
+def test_crashes_between_which_the_run_got_further_are_no_loop() -> None:
+    world = working()
+    world.facts = replace(FACTS, backoff_limit=100)
+    for epoch in range(1, 8):
+        if epoch % 2:
+            world.takes_a_turn()
+        crash(world, epoch)
+        world.settle()
+
+    assert not world.run.finished
+    assert world.run.crashes == 7
+
+
+def test_a_harness_that_is_killed_while_its_pod_is_being_deleted_did_not_crash() -> None:
+    world = working()
+    world.pods[POD] = replace(world.pods[POD], deadline=world.now + timedelta(seconds=10))
+    world.ends(POD, 137, "Error")
+
+    granted = actions(world)[0]
+
+    assert isinstance(granted, Grant)
+    assert not granted.crashed
 
 
 def test_disruptions_alone_never_end_the_run() -> None:
@@ -224,12 +278,12 @@ def test_cancel_is_asked_for_then_waited_for_then_enforced_then_recorded() -> No
     made = world.plan()
     assert (made.actions, made.look_again) == ([], planning.CANCEL_GRACE)
 
-    world.passes(5)
-    assert actions(world) == [DeletePod(POD, world.pods[POD].uid, harness=True)]
-    world.reconcile()
-    world.passes(11)
+    world.passes(4)
 
-    assert actions(world) == [Finish(2, "Cancelled", "enough")]
+    fence_first = [Finish(2, "Cancelled", "enough"), DeletePod(POD, world.pods[POD].uid, harness=True)]
+    assert actions(world) == fence_first
+    world.settle()
+    assert world.run.status["phase"] == "Cancelled", "within 5 s, though the pod still hangs"
 
 
 def test_a_cancelled_harness_that_ends_is_recorded_at_once() -> None:

@@ -29,6 +29,7 @@ from towline.controller.actions import (
     StoreSnapshot,
 )
 from towline.controller.plan import plan
+from towline.controller.plan_sleep import finish_at
 from towline.controller.seen import Facts, Observed, PodSeen, RunSeen
 from towline.controller.status import check, granted, phase_to_tell, status_of
 from towline.events.event import Event, RunRef, draft
@@ -36,6 +37,7 @@ from towline.events.glance import Glance
 from towline.events.log import RunState
 from towline.events.sandbox import SandboxRecord
 from towline.events.totals import Totals
+from towline.exit_codes import HarnessExit
 from towline.kube.pod_status import Ended, Trouble
 from towline.naming import FINALIZER, harness_pod_name, sandbox_name
 
@@ -174,14 +176,8 @@ class World:
                     self.stored, self.state = True, RunState(epoch=1, head=1, name="hello")
                     self._event("run.started")
             case Grant(epoch, ended, crashed):
-                self.write(
-                    status_of(
-                        replace(
-                            self.seen(),
-                            run=replace(self.run, status=granted(self.run, epoch, ended, crashed, self.now)),
-                        )
-                    )
-                )
+                status = granted(self.run, epoch, ended, crashed, self.state.progress, self.now)
+                self.write(status_of(replace(self.seen(), run=replace(self.run, status=status))))
             case RaiseEpoch(epoch, lost):
                 assert epoch >= self.state.epoch, "nobody goes back"
                 if epoch > self.state.epoch and lost is not None:
@@ -278,6 +274,19 @@ class World:
             self._event("turn.started")
             totals = replace(self.state.totals, prompts=self.state.inbox_head)
             self.state = replace(self.state, waiting="", progress=self.state.head, totals=totals)
+
+    def works(self) -> None:
+        """What a harness that runs does in a while: answers what it is asked, ends what is due."""
+        if not (pod := self.pods.get(self.harness)) or not pod.running or pod.deleting or self.state.closed:
+            return
+        if self.state.unread:
+            self.takes_a_turn()
+            self.waits()
+        elif (due := finish_at(self.seen())) is not None and due <= self.now:
+            self.completes()
+            self.ends(self.harness, 0, "Completed")
+        elif self.state.waiting:
+            self.ends(self.harness, HarnessExit.ASLEEP)
 
     def with_totals(self, totals: Totals) -> RunState:
         return replace(self.state, totals=totals)

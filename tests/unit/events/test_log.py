@@ -13,7 +13,20 @@ def test_a_run_without_meta_is_absent():
 
 def test_a_running_run_is_told_by_its_fields():
     values = [b"3", b"42", b"2", b"40", None, b"asked", b"sandbox", b"hello", b"4"]
-    values += [b"2026-01-01T00:00:00.000Z", b"30", b"41", b"1", b"2", b"3", b"4", b"5", b"6", b"3"]
+    values += [
+        b"2026-01-01T00:00:00.000Z",
+        b"30",
+        b"41",
+        b"Running",
+        b"38 42",
+        b"1",
+        b"2",
+        b"3",
+        b"4",
+        b"5",
+        b"6",
+        b"3",
+    ]
 
     assert state_of(values) == RunState(
         epoch=3,
@@ -28,10 +41,12 @@ def test_a_running_run_is_told_by_its_fields():
         waiting="2026-01-01T00:00:00.000Z",
         compacted=30,
         progress=41,
+        phase="Running",
+        unfed=(38, 42),
         totals=Totals(1, 2, 3, 4, 5, 6, 3),
     )
     assert state_of(values).unread == 1
 
 
 def test_a_cancellation_without_a_reason_is_still_one():
-    assert state_of([b"1", b"1", None, None, None, b"", *[None] * 13]).cancel == ""
+    assert state_of([b"1", b"1", None, None, None, b"", *[None] * 15]).cancel == ""

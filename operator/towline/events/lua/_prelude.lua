@@ -92,6 +92,7 @@ local function note(kind, seq, time, data)
   end
   if kind == 'turn.waiting' then
     redis.call('HSET', META, 'waiting', time)
+    redis.call('PUBLISH', CHANNEL, 'waiting')
   elseif kind == 'turn.started' then
     redis.call('HDEL', META, 'waiting')
   elseif kind == 'context.compacted' then

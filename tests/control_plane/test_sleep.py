@@ -1,0 +1,196 @@
+"""A run that people talk to, against the real API server and store: it sleeps without a pod, and wakes when it must."""
+
+import time
+
+import pytest
+
+from tests.control_plane.stage import Played, Stage
+from tests.control_plane.test_run import ready_sandbox, working
+from towline import inbox
+from towline.clock import utc_now
+from towline.controller.process import Operator
+from towline.events.event import draft
+from towline.events.totals import Totals
+from towline.exit_codes import HarnessExit
+
+
+async def answers(run: Played, epoch: int, prompt: str) -> None:
+    """One turn, and then the harness waits."""
+    log, now = run.appender(epoch), utc_now()
+    taken = {"prompt_id": prompt, "content": "hi", "delivery": "queue", "sender": ""}
+    started = [draft("turn.started", {"prompt_ids": [prompt]}, now=now), draft("user.message", taken, now=now)]
+    await log.append(started, Totals(turns=1, prompts=int(prompt != "0-0")))
+    await log.append([draft("turn.completed", {"stop_reason": "end_turn"}, now=now)])
+    await log.append([draft("turn.waiting", {"on": "prompt"}, now=utc_now())])
+
+
+async def falls_asleep(run: Played, epoch: int = 1) -> None:
+    await run.ends(await run.harness(epoch), HarnessExit.ASLEEP, "Error")
+    await run.until_condition("HarnessReady", "False", "Asleep")
+    await run.no_pods()
+
+
+async def prompted(run: Played, text: str = "and now?", key: str = "k1") -> None:
+    await inbox.post(run.stage.store, run.ref, text, key=key)
+
+
+async def asleep(stage: Stage, **spec: object) -> Played:
+    run = await working(stage, interactive=True, **spec)
+    await answers(run, 1, "0-0")
+    await run.until_phase("InputRequired")
+    await falls_asleep(run)
+    return run
+
+
+async def test_a_waiting_run_sleeps_without_a_pod_and_a_prompt_wakes_it(stage: Stage) -> None:
+    await stage.started()
+    run = await asleep(stage)
+
+    await prompted(run)
+
+    await run.runs(await run.harness(2, bound=2))
+    await run.until_phase("Running")
+    await answers(run, 2, "1-0")
+    status = await run.until_phase("InputRequired")
+    await falls_asleep(run, 2)
+    assert (status["attempt"], status["attempts"][0]["reason"]) == (0, "Asleep")
+    assert "harness.lost" not in await run.events()
+    assert await run.phases() == ["Running", "InputRequired", "Running", "InputRequired"]
+
+
+async def test_a_prompt_whose_notice_was_lost_wakes_the_run_with_the_next_sweep(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("towline.controller.notices.Ears._one", lambda *_: None)
+    await stage.started(sweep_seconds=1)
+    run = await asleep(stage)
+
+    await prompted(run)
+
+    await run.harness(2, bound=10)
+
+
+async def test_nothing_is_written_while_a_run_sleeps(stage: Stage) -> None:
+    operator = await stage.started(sweep_seconds=0.2)
+    run = await asleep(stage)
+    await stage.quiet(operator)
+    before, writes, head = await run.get(), operator.kube.writes, (await run.state()).head
+
+    await sweeps(stage, operator, 3)
+
+    assert (operator.kube.writes, (await run.state()).head) == (writes, head)
+    assert await run.get() == before
+
+
+async def sweeps(stage: Stage, operator: Operator, number: int) -> None:
+    for _ in range(number):
+        begun = time.monotonic()
+
+        async def later(begun: float = begun) -> bool:
+            return operator.sweep.heartbeat > begun
+
+        await stage.until(later, "one more sweep")
+    await stage.quiet(operator)
+
+
+async def test_what_happened_while_no_operator_ran_counts_as_if_one_had(stage: Stage) -> None:
+    operator = await stage.started()
+    run = await working(stage, interactive=True)
+    await answers(run, 1, "0-0")
+    await run.until_phase("InputRequired")
+    await stage.halt(operator)
+    pod = await run.harness()
+    await run.ends(pod, HarnessExit.ASLEEP, "Error")
+    await run.vanishes(pod)
+
+    operator = await stage.started()
+    await run.until_condition("HarnessReady", "False", "Asleep")
+    await stage.halt(operator)
+    await prompted(run)
+    await stage.started()
+
+    await run.harness(2)
+    assert (await run.until(lambda status: status.get("epoch") == 2))["attempt"] == 0
+
+
+async def test_it_is_woken_to_finish_for_want_of_a_prompt(stage: Stage) -> None:
+    await stage.started()
+    run = await asleep(stage, idlePolicy={"suspendAfterSeconds": 1, "finishAfterSeconds": 4})
+
+    await run.runs(await run.harness(2))
+    await run.completes(2)
+    await run.ends(await run.harness(2))
+
+    await run.until_phase("Succeeded")
+    await run.no_pods()
+
+
+async def test_prompts_do_not_wake_a_suspended_run_and_resuming_does(stage: Stage) -> None:
+    operator = await stage.started()
+    run = await asleep(stage)
+    await run.change(suspend=True)
+    await run.until_phase("Suspended")
+    await prompted(run)
+    await stage.quiet(operator)
+    assert await run.pods(stage.harness) == []
+
+    await run.change(suspend=False)
+
+    await run.harness(2)
+
+
+@pytest.mark.parametrize("state", ["works", "starts a sandbox", "sleeps", "is suspended"])
+async def test_a_cancel_ends_the_run_within_five_seconds_whatever_it_does(stage: Stage, state: str) -> None:
+    """Its harness hangs, if there is one: it neither hears nor ends."""
+    await stage.started()
+    if state == "sleeps":
+        run = await asleep(stage)
+    else:
+        run = await working(stage, interactive=True)
+    if state == "starts a sandbox":
+        await run.wants_sandbox()
+        await run.sandbox()
+    if state == "is suspended":
+        await run.change(suspend=True)
+        await run.until_phase("Suspended")
+    begun = time.monotonic()
+
+    await run.change(cancel=True, cancelReason="enough")
+
+    await run.until_phase("Cancelled", bound=6)
+    assert (await run.events())[-1] == "run.cancelled"
+    assert time.monotonic() - begun < 6, "five, and a second for the machine of the test"
+    assert sum(kind.startswith("run.") for kind in await run.events()) == 2, "its beginning and one end"
+    await run.no_pods()
+
+
+async def test_the_command_of_a_cancelled_run_goes_with_its_sandbox(stage: Stage) -> None:
+    await stage.started()
+    run = await working(stage)
+    await ready_sandbox(stage, run)
+
+    await run.change(cancel=True)
+
+    async def going() -> bool:
+        pods = await run.pods(stage.sandboxes)
+        return all("deletionTimestamp" in pod["metadata"] for pod in pods)
+
+    await stage.until(going, "the sandbox goes", bound=6)
+
+
+async def test_three_crashes_at_one_event_end_the_run(stage: Stage) -> None:
+    await stage.started()
+    run = await working(stage)
+    await answers(run, 1, "0-0")
+    await prompted(run)
+    for epoch in (1, 2, 3):
+        pod = await run.harness(epoch)
+        await run.runs(pod)
+        await run.ends(pod, 137, "OOMKilled")
+
+    status = await run.until_phase("Failed")
+
+    progress = next(event.seq for event in await run.log() if event.type == "turn.completed")
+    assert status["failure"]["reason"] == "CrashLoop"
+    assert f"at event {progress}, " in status["failure"]["message"]
+    assert [each["progress"] for each in status["attempts"]] == [progress, progress]

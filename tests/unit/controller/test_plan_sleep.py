@@ -1,0 +1,234 @@
+"""A run that waits for a prompt: it has no pod, and whatever gives it something to do wakes it."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.unit.controller.test_plan import FIRST, NEXT, POD, actions, with_sandbox, working
+from tests.unit.controller.world import FACTS, UID, World
+from towline.controller.actions import CreateHarness, DeletePod, Finish, Grant, MarkSandboxDeleted, RaiseEpoch
+from towline.exit_codes import HarnessExit
+from towline.kube.pod_status import Ended
+from towline.naming import harness_pod_name
+
+
+def asleep(world: World | None = None) -> World:
+    """It has answered, nobody has prompted it, and its harness is gone."""
+    world = world or working()
+    world.waits()
+    world.settle()
+    world.ends(POD, HarnessExit.ASLEEP)
+    world.settle()
+    return world
+
+
+def said(world: World, kind: str) -> tuple[str, str]:
+    return next((each["status"], each["reason"]) for each in world.run.conditions if each["type"] == kind)
+
+
+def test_a_sleeping_run_has_no_pod_and_waits_for_a_person() -> None:
+    world = asleep(with_sandbox())
+    world.passes(11)
+    world.settle()
+
+    assert world.pods == {}
+    assert world.run.status["phase"] == "InputRequired"
+    assert said(world, "HarnessReady") == ("False", "Asleep")
+    assert said(world, "InputRequired") == ("True", "PromptAwaited")
+    assert said(world, "SandboxReady") == ("False", "Released")
+    assert (world.run.crashes, world.plan().actions, world.plan().look_again) == (0, [], None)
+
+
+def test_the_status_tells_of_the_sleep_before_the_pod_goes() -> None:
+    """Else an operator killed in between would take it for lost."""
+    world = working()
+    world.waits()
+    world.ends(POD, HarnessExit.ASLEEP)
+    assert actions(world) == []
+    world.reconcile()
+
+    assert actions(world) == [DeletePod(POD, (world.pods.get(POD) and world.pods[POD].uid) or "", harness=True)]
+
+
+def test_a_prompt_wakes_it_at_once_and_that_is_no_loss() -> None:
+    world = asleep()
+    for _ in range(5):  # however often it slept in the last minutes
+        world.is_prompted()
+        epoch = world.run.epoch + 1
+        assert actions(world) == [Grant(epoch, Ended(reason="Asleep")), RaiseEpoch(epoch), CreateHarness(epoch)]
+        world.settle()
+        assert world.run.status["phase"] == "Running"
+        assert said(world, "HarnessReady") == ("False", "Waking")
+        world.starts(world.harness)
+        world.works()
+        world.settle()
+        world.works()
+        world.settle()
+
+    assert world.run.status["phase"] == "InputRequired"
+    assert world.run.crashes == 0
+    assert {each["reason"] for each in world.run.status["attempts"]} == {"Asleep"}
+
+
+def test_a_prompt_that_comes_while_the_harness_falls_asleep_is_not_slept_through() -> None:
+    world = working()
+    world.waits()
+    world.settle()
+    world.is_prompted()
+    world.ends(POD, HarnessExit.ASLEEP)
+
+    assert CreateHarness(2) in actions(world)
+    assert Grant(2, Ended(reason="Asleep", at=world.now)) in actions(world)
+
+
+def test_harnesses_that_wake_in_vain_do_not_come_one_after_the_other() -> None:
+    """A prompt that is counted and cannot be found: a fault of ours, which must not cost a pod a second."""
+    world = asleep()
+    world.is_prompted()
+    world.settle()
+    world.starts(NEXT)
+    world.settle()
+    world.ends(NEXT, HarnessExit.ASLEEP)
+
+    made = world.plan()
+
+    assert (made.actions, made.look_again) == ([], timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("ends", [lambda w: w.vanishes(POD), lambda w: w.ends(POD, 137, "Evicted", True)])
+def test_whatever_takes_the_pod_of_a_waiting_run_needs_no_successor(ends) -> None:  # type: ignore[no-untyped-def]
+    world = working()
+    world.waits()
+    world.settle()
+
+    ends(world)
+    world.settle()
+
+    assert world.made == [POD]
+    assert said(world, "HarnessReady") == ("False", "Asleep")
+
+
+def test_a_crash_while_it_waits_counts_once_there_is_something_to_do_again() -> None:
+    world = working()
+    world.facts = replace(FACTS, backoff_limit=0)
+    world.waits()
+    world.settle()
+    world.ends(POD, 1)
+    world.settle()
+    assert list(world.pods) == [POD], "its log is all there is to see of it"
+
+    world.is_prompted()
+
+    (finish,) = actions(world)
+    assert isinstance(finish, Finish)
+    assert finish.reason == "BackoffLimitExceeded"
+
+
+def test_it_is_woken_to_finish_when_nobody_has_prompted_it_for_long_enough() -> None:
+    world = working()
+    world.facts = replace(FACTS, finish_after_seconds=90)
+    asleep(world)
+    assert world.plan().look_again == timedelta(seconds=90)
+    world.passes(90)
+    world.settle()
+    world.starts(NEXT)
+    world.works()
+    world.passes(10)
+    world.settle()
+
+    assert world.run.status["phase"] == "Succeeded"
+
+
+def test_a_prompt_does_not_wake_a_suspended_run_and_the_end_of_its_suspension_does() -> None:
+    world = asleep()
+    world.set(suspend=True)
+    world.settle()
+    world.is_prompted()
+    world.settle()
+    assert world.run.status["phase"] == "Suspended"
+    assert world.made == [POD]
+
+    world.set(suspend=False)
+    world.settle()
+
+    assert world.made == [POD, NEXT]
+
+
+def test_a_run_that_was_suspended_while_it_waited_goes_on_waiting() -> None:
+    world = working()
+    world.waits()
+    world.set(suspend=True)
+    world.settle()
+    world.passes(20)
+    world.settle()
+    world.set(suspend=False)
+    world.settle()
+
+    assert world.run.status["phase"] == "InputRequired"
+    assert said(world, "Suspended") == ("False", "NotSuspended")
+    assert world.pods == {}
+
+
+def test_sleep_does_not_count_towards_the_deadline() -> None:
+    world = working()
+    world.facts = replace(FACTS, active_deadline_seconds=60)
+    world.passes(30)
+    asleep(world)
+    world.passes(10_000)
+    world.settle()
+    world.is_prompted()
+    world.settle()
+    world.passes(29)
+    world.settle()
+    assert world.run.status["phase"] == "Running"
+    world.passes(1)
+    world.settle()
+
+    assert world.run.status["phase"] == "Cancelling"
+
+
+def test_a_sleeping_run_is_cancelled_at_once() -> None:
+    world = asleep()
+    world.set(cancel=True, cancel_reason="enough")
+
+    assert Finish(2, "Cancelled", "enough") in actions(world)
+    world.settle()
+    assert world.run.status["phase"] == "Cancelled"
+
+
+def test_a_pod_that_hangs_on_a_dead_node_while_the_run_waits_is_forced_out_and_not_replaced() -> None:
+    world = working()
+    world.waits()
+    world.settle()
+    stuck = replace(world.pods.pop(POD), deadline=world.now)
+    world.pods[POD] = stuck
+    world.now += timedelta(seconds=30)
+
+    world.settle()
+
+    assert world.pods == {}
+    assert world.made == [POD]
+
+
+def test_the_phases_are_told_to_the_log_once_each() -> None:
+    world = asleep()
+    world.is_prompted()
+    world.settle()
+    world.starts(NEXT)
+    world.works()
+    world.settle()
+
+    assert world.phases == ["Running", "InputRequired", "Running", "InputRequired"]
+
+
+def test_the_sandbox_of_a_sleeping_run_is_released_before_anything_else_wants_it() -> None:
+    world = with_sandbox()
+    world.waits()
+    world.ends(POD, HarnessExit.ASLEEP)
+
+    assert actions(world)[-2:] == [
+        DeletePod(FIRST, world.pods[FIRST].uid, harness=False),
+        MarkSandboxDeleted(FIRST),
+    ]
+    assert harness_pod_name(UID, 1) in world.pods
