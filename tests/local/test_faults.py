@@ -1,7 +1,7 @@
 """Faults around a run on this machine, at its worst places: the model's server, the event store, a cancel.
 
-The numbers F… are those of the failure matrix in docs/durability.md. What a run is owed is the same in each case: every
-event once and in order, every call executed at most once, one terminal event.
+What a run is owed is the same in each case: every event once and in order, every call executed at most once, one
+terminal event.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def assert_whole(finished: Finished) -> None:
     assert len(set(results)) == len(results)
 
 
-# -- F32, F33: the model's server ------------------------------------------------------------------------------------
+# -- the model's server ------------------------------------------------------------------------------------------------
 
 STEPS = (
     ScriptedStep(text="I look. " * 20, tool_calls=(ScriptedCall(name="exec", arguments={"command": COUNT}),)),
@@ -119,7 +119,7 @@ async def test_a_run_whose_model_hangs_is_cancelled_at_once(towline: Towline) ->
     assert finished.types[-1] == "run.cancelled"
 
 
-# -- F42: cancel, whatever the run is doing --------------------------------------------------------------------------
+# -- cancel, whatever the run is doing ---------------------------------------------------------------------------------
 
 
 def cancelled(towline: Towline, running: Running) -> Finished:
@@ -175,7 +175,7 @@ def test_cancel_while_the_run_waits_for_a_prompt(towline: Towline) -> None:
     cancelled(towline, running)
 
 
-# -- F40: prompts ----------------------------------------------------------------------------------------------------
+# -- prompts -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_prompt_given_twice_while_the_harness_is_dead_is_answered_once(towline: Towline) -> None:
@@ -211,7 +211,7 @@ def test_a_key_that_another_prompt_has_is_refused(towline: Towline) -> None:
     cancelled(towline, running)
 
 
-# -- F28, F29, F30: the event store ----------------------------------------------------------------------------------
+# -- the event store ---------------------------------------------------------------------------------------------------
 
 Trouble = Callable[[Store], Awaitable[None]]
 

@@ -3,6 +3,7 @@
 Called by everything that touches the log. Pure: the caller gives the clock.
 """
 
+import hashlib
 import json
 import re
 import secrets
@@ -101,6 +102,11 @@ def to_json(value: object) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         return _encode_ascii(value).encode()
+
+
+def lasting_id(run: RunRef, what: str) -> str:
+    """The id of an event that is written again, should the store lose it: the same for the same `what` of a run."""
+    return "ev_" + hashlib.sha256(f"{run.uid} {what}".encode()).hexdigest()[:20]
 
 
 def draft(

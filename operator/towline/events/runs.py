@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 
 from towline.events.blobs import script_args
-from towline.events.event import Draft, Event, RunRef, draft
+from towline.events.event import Draft, Event, RunRef, draft, lasting_id
 from towline.events.store import Store
 from towline.events.totals import NOTHING
 from towline.naming import feed_key
@@ -20,7 +20,8 @@ _FEED_ENTRIES = 100_000
 async def create(store: Store, run: RunRef, spec_json: bytes, *, now: datetime) -> None:
     """Stores the snapshot, the name and `run.started`, under epoch 1. Repeatable: the first call decides."""
     digest = "sha256:" + hashlib.sha256(spec_json).hexdigest()
-    started = draft("run.started", {"name": run.name, "namespace": run.namespace, "digest": digest}, now=now)
+    data = {"name": run.name, "namespace": run.namespace, "digest": digest}
+    started = draft("run.started", data, now=now, event_id=lasting_id(run, "run.started"))
     keys = run.keys
     event = await script_args(store, run, started)
     await store.script("create", [keys.meta, keys.log, keys.spec], [keys.notify, run.name, spec_json, *event])

@@ -4,13 +4,13 @@ The gateway calls `want` and waits for the notice `sandbox`; the operator waits 
 or `mark_lost`. Nothing here creates a sandbox.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from towline.events.blobs import script_args
-from towline.events.event import Draft, RunRef, draft
+from towline.events.event import Draft, RunRef, draft, lasting_id
 from towline.events.store import Store
 
 RECORD_FIELDS = ("name", "state", "address", "provider", "reason", "message", "generation")
@@ -50,7 +50,7 @@ async def mark_ready(
     """
     data = {"name": record.name, "provider": record.provider, "start": start, "ms": ms}
     arguments: list[str | int] = [epoch, record.name, record.address, record.provider, record.generation]
-    await _change(store, run, "ready", arguments, draft("sandbox.ready", data, now=now))
+    await _change(store, run, "ready", arguments, _told(run, "sandbox.ready", data, now))
 
 
 async def mark_lost(
@@ -65,25 +65,30 @@ async def mark_lost(
     state: str = "Lost",
 ) -> bool:
     """The sandbox died (Lost) or could not start (Failed): answers a pending want. True the first time for a name."""
-    event = draft("sandbox.lost", {"name": name, "reason": reason, "message": message}, now=now)
+    event = _told(run, "sandbox.lost", {"name": name, "reason": reason, "message": message}, now)
     changed, _ = await _change(store, run, "lost", [epoch, name, state, reason, message], event)
     return changed
 
 
 async def mark_suspended(store: Store, run: RunRef, epoch: int, name: str, *, now: datetime) -> None:
     """The sandbox is put away while the run sleeps, and its workspace kept; logged once per name."""
-    await _change(store, run, "suspended", [epoch, name], draft("sandbox.suspended", {"name": name}, now=now))
+    await _change(store, run, "suspended", [epoch, name], _told(run, "sandbox.suspended", {"name": name}, now))
 
 
 async def mark_deleted(store: Store, run: RunRef, epoch: int, name: str, *, now: datetime) -> None:
     """The sandbox was released on purpose; logged once per name, not at all after the end of the run."""
-    await _change(store, run, "deleted", [epoch, name], draft("sandbox.deleted", {"name": name}, now=now))
+    await _change(store, run, "deleted", [epoch, name], _told(run, "sandbox.deleted", {"name": name}, now))
 
 
 async def read(store: Store, run: RunRef) -> SandboxRecord:
     """The record as it stands."""
     key = run.keys.sandbox
     return record_of(await store.call(lambda: store.client.execute_command("HMGET", key, *RECORD_FIELDS)))
+
+
+def _told(run: RunRef, kind: str, data: Mapping[str, Any], now: datetime) -> Draft:
+    """The operator's event about a sandbox, which it tells again when the store has lost it."""
+    return draft(kind, data, now=now, event_id=lasting_id(run, f"{kind} {data['name']}"))
 
 
 async def _change(

@@ -6,7 +6,7 @@ Started by `launcher.py` beside the supervisor. At least once: readers dedupe by
 import asyncio
 from datetime import datetime
 
-from towline.errors import StoreUnavailable
+from towline.errors import Rewound, StoreUnavailable
 from towline.events import runs
 from towline.events.event import RunRef, draft
 from towline.events.feed import feed_afterwards
@@ -28,6 +28,8 @@ async def publish_lifecycle(store: Store, notices: Notices, run: RunRef) -> None
                     await runs.publish_feed(store, event)
                 next_seq = event.seq + 1
             return
+        except Rewound as loss:
+            next_seq = loss.head + 1
         except StoreUnavailable:
             await asyncio.sleep(PAUSE_SECONDS)
 

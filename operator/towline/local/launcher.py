@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from towline.clock import utc_now
-from towline.errors import StoreUnavailable
+from towline.errors import Rewound, StoreUnavailable
 from towline.events import runs
 from towline.events.event import Event, RunRef
 from towline.events.notices import Notices
@@ -100,9 +100,11 @@ def _write_credentials(held: OwnedStore, order: Order) -> None:
 
 
 async def _show(watch: Watch) -> Event:
-    """Shows the run to its end, through absences of the store."""
+    """Shows the run to its end, through absences of the store and its losses."""
     while True:
         try:
             return await watch.until_closed()
+        except Rewound as loss:
+            watch.next_seq = loss.head + 1  # shown again, as what they are now
         except StoreUnavailable:
             await asyncio.sleep(PAUSE_SECONDS)

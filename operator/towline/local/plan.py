@@ -183,7 +183,7 @@ def plan(seen: Observed) -> list[Action]:
     if seen.gateway_crashes >= GATEWAY_CRASHES:
         return [_failed(seen, "GatewayCrashLoop", f"the gateway ended {seen.gateway_crashes} times")]
     gateway: list[Action] = [] if seen.gateway_running else [StartGateway()]
-    if seen.harness is not None and seen.harness.asleep and seen.harness.epoch == seen.epoch:
+    if seen.harness is not None and seen.harness.asleep and seen.harness.epoch >= seen.epoch:
         return gateway + (_wake(seen) or _asleep(seen))
     return gateway + _harness(seen) + _sandbox(seen)
 
@@ -194,7 +194,7 @@ def _cancelling(seen: Observed, reason: str) -> list[Action]:
         return [KillHarness()] if seen.impatient or seen.since_cancel >= CANCEL_GRACE else []
     if reason == DEADLINE_EXCEEDED:
         return [_failed(seen, DEADLINE_EXCEEDED, "the run took longer than its activeDeadlineSeconds")]
-    return [Finish(seen.epoch + 1, "Cancelled", reason)]
+    return [Finish(_next_epoch(seen), "Cancelled", reason)]
 
 
 def _harness(seen: Observed) -> list[Action]:
@@ -206,13 +206,13 @@ def _harness(seen: Observed) -> list[Action]:
     if harness.exit.code == HarnessExit.SEAL_FAILED:
         return [_failed(seen, "SealFailed", "the harness could not seal itself, so it did not start; see its log")]
     if harness.exit.code in NO_CRASH:
-        return [RecordHarnessLost(seen.epoch + 1, harness.epoch, harness.exit, None)]
+        return [RecordHarnessLost(_next_epoch(seen), harness.epoch, harness.exit, None)]
     losses = len(seen.lost_at) + 1
     if (*seen.lost_at, seen.progress)[-CRASHES_WITHOUT_PROGRESS:] == (seen.progress,) * CRASHES_WITHOUT_PROGRESS:
         return [_failed(seen, "CrashLoop", f"the harness ended {losses} times ({harness.exit}), without progress")]
     if losses > seen.backoff_limit:
         return [_failed(seen, "BackoffLimitExceeded", f"the harness ended {losses} times ({harness.exit})")]
-    return [RecordHarnessLost(seen.epoch + 1, harness.epoch, harness.exit, seen.progress)]
+    return [RecordHarnessLost(_next_epoch(seen), harness.epoch, harness.exit, seen.progress)]
 
 
 def _asleep(seen: Observed) -> list[Action]:
@@ -225,7 +225,7 @@ def _asleep(seen: Observed) -> list[Action]:
 def _wake(seen: Observed) -> list[Action]:
     """The next harness, for a prompt or for the end; it finds out itself for which."""
     due = seen.finish_after is not None and seen.waiting >= seen.finish_after
-    return [Wake(seen.epoch + 1)] if seen.unread or due else []
+    return [Wake(_next_epoch(seen))] if seen.unread or due else []
 
 
 def _sandbox(seen: Observed) -> list[Action]:
@@ -241,4 +241,9 @@ def _sandbox(seen: Observed) -> list[Action]:
 
 
 def _failed(seen: Observed, reason: str, message: str) -> Finish:
-    return Finish(seen.epoch + 1, "Failed", reason, message)
+    return Finish(_next_epoch(seen), "Failed", reason, message)
+
+
+def _next_epoch(seen: Observed) -> int:
+    """Above what the store says, which may have lost the last raise, and above what a harness had."""
+    return max(seen.epoch, seen.harness.epoch if seen.harness is not None else 0) + 1

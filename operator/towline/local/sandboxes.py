@@ -92,6 +92,11 @@ class Sandboxes:
         if self._seen is seen:
             self._seen = replace(seen, recorded=True)
 
+    def tell_again(self) -> None:
+        """The store may have lost what `record` wrote."""
+        if self._seen is not None:
+            self._seen = replace(self._seen, recorded=False)
+
     async def release(self) -> None:
         """Ends the sandbox of a run that sleeps, and records it; the workspace stays if the run says so. Repeatable."""
         seen = self._seen

@@ -6,7 +6,8 @@ Called by `launcher.py` once the run exists in the store. It decides nothing its
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
@@ -14,7 +15,7 @@ from towline.api.snapshot import Snapshot
 from towline.clock import utc_now
 from towline.errors import LogClosed, StoreUnavailable
 from towline.events import runs
-from towline.events.event import RunRef, draft
+from towline.events.event import Draft, RunRef, draft, lasting_id
 from towline.events.log import EventLog, RunState
 from towline.events.notices import Notices
 from towline.local.faults import MachineCannot
@@ -95,6 +96,8 @@ class Supervisor:
         self._log = EventLog(held.store, run)
         self._crashed_at: dict[int, int] = {}
         """Epoch of a harness that crashed → how far the run had come."""
+        self._losses: list[RecordHarnessLost] = []
+        self._incarnation = 1
         self._working = WorkingTime(time.monotonic())
         self._waited = False
         self._cancel_seen: float | None = None
@@ -154,6 +157,9 @@ class Supervisor:
 
     async def _observe(self) -> Observed:
         state = await self._log.state()
+        if state.incarnation != self._incarnation:
+            await self._tell_again()
+            self._incarnation = state.incarnation
         now = time.monotonic()
         if state.cancel is not None and self._cancel_seen is None:
             self._cancel_seen = now
@@ -202,7 +208,7 @@ class Supervisor:
             case RecordHarnessLost():
                 await self._record_loss(action)
             case Wake(epoch):
-                await self._wake(epoch)
+                await self._append(epoch, [], guard=f"epoch:{epoch}")
             case StartHarness(epoch):
                 self._workers.start_harness(epoch)
             case StartGateway():
@@ -245,19 +251,25 @@ class Supervisor:
         }
         if action.crashed_at is not None:
             self._crashed_at[action.lost_epoch] = action.crashed_at
-        lost = draft("harness.lost", data, now=utc_now())
-        try:
-            await runs.append_once(
-                self._held.store, self._run, action.epoch, [lost], guard=f"harness.lost:{action.lost_epoch}"
-            )
-        except LogClosed:
-            pass
+        what = f"harness.lost {action.lost_epoch}"
+        lost = draft("harness.lost", data, now=utc_now(), event_id=lasting_id(self._run, what))
+        await self._append(action.epoch, [lost], guard=f"harness.lost:{action.lost_epoch}")
+        if all(known.lost_epoch != action.lost_epoch for known in self._losses):
+            self._losses.append(action)
 
-    async def _wake(self, epoch: int) -> None:
+    async def _append(self, epoch: int, drafts: Sequence[Draft], *, guard: str) -> None:
         try:
-            await runs.append_once(self._held.store, self._run, epoch, [], guard=f"epoch:{epoch}")
+            await runs.append_once(self._held.store, self._run, epoch, drafts, guard=guard)
         except LogClosed:
             pass  # cancelled meanwhile
+
+    async def _tell_again(self) -> None:
+        """The store lost a tail: whatever of ours was in it is told again, under its old ids; the rest is untouched."""
+        await runs.create(self._held.store, self._run, self._snapshot.to_json(), now=utc_now())
+        granted = max((await self._log.state()).epoch, self._workers.granted)
+        for loss in self._losses:
+            await self._record_loss(replace(loss, epoch=granted))
+        self._sandboxes.tell_again()
 
     async def _revive_store(self, fault: StoreUnavailable) -> None:
         """The store did not answer: start it again if it died, else give it a moment; MachineCannot beyond a bound."""

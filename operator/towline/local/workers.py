@@ -53,6 +53,11 @@ class Workers:
         return HarnessSeen(epoch=self._harness_epoch, exit=self.harness.exit) if self.harness is not None else None
 
     @property
+    def granted(self) -> int:
+        """The epoch of the harness started last; 0 before the first."""
+        return self._harness_epoch
+
+    @property
     def gateway_running(self) -> bool:
         return self.gateway is not None and self.gateway.running
 

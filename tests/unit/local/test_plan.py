@@ -59,6 +59,10 @@ TABLE: dict[str, tuple[Observed, list[Action]]] = {
         replace(QUIET, epoch=2, harness=HarnessSeen(epoch=1, exit=KILLED), lost_at=(FAR,)),
         [StartHarness(2)],
     ),
+    "an epoch that the store has lost is not granted again": (
+        replace(QUIET, harness=HarnessSeen(epoch=4, exit=KILLED)),
+        [RecordHarnessLost(5, 4, KILLED, FAR)],
+    ),
     "a harness that somebody else fenced is left to end by itself": (replace(QUIET, epoch=2), []),
     "a harness that exits with 0 and left no outcome is lost too": (
         replace(QUIET, harness=HarnessSeen(epoch=1, exit=Exit(0))),
