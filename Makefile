@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help venv run check test redis kill-sweep control-plane e2e images bench bench-operator bench-cluster crds docs
+.PHONY: help venv run check test redis kill-sweep takeovers redis-chaos control-plane e2e images bench bench-operator bench-cluster crds docs
 
 help: ## these verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,13 @@ POINTS ?= *
 JOBS ?= 2
 kill-sweep: venv ## kill every process at every failpoint: SEEDS=n runs each, POINTS=glob, JOBS=n
 	$(BIN)/python -m tests.durability.sweep --seeds $(SEEDS) --points '$(POINTS)' --jobs $(JOBS)
+
+takeovers: venv ## a thousand takeovers of a harness that is only paused
+	$(BIN)/python -m tests.durability.takeovers
+
+MINUTES ?= 10
+redis-chaos: venv ## twenty runs at once while their store is killed every 5 to 40 s: MINUTES=n
+	$(BIN)/python -m tests.durability.chaos --minutes $(MINUTES)
 
 control-plane: venv ## the operator on a real API server and etcd, no nodes, no root
 	$(BIN)/python -m e2e.cluster build

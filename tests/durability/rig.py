@@ -32,6 +32,7 @@ from towline.events.follow import follow
 from towline.events.log import EventLog
 from towline.events.notices import Notices
 from towline.events.store import Store
+from towline.exit_codes import HarnessExit
 from towline.gateway.local_identity import mint
 from towline.local.processes import Child, Exit, python_module, start
 from towline.local.valkey import server_binary, start_valkey
@@ -172,13 +173,15 @@ class Run:
     orders: Sequence[str] = ()
     arms: Arms = NO_ARMS
     own_gateway: bool = False
+    patience_seconds: float = RUN_SECONDS
     uid: str = field(default_factory=lambda: secrets.token_hex(8))
     events: list[Event] = field(default_factory=list)
     """What the follower was given since the last loss of the store."""
     posted: list[Posted] = field(default_factory=list)
     harness_exits: list[Exit] = field(default_factory=list)
     harness: Child | None = None
-    on_harness_end: Callable[["Run", Exit], Awaitable[None]] | None = None
+    on_start: "Callable[[Run], Awaitable[None]] | None" = None
+    """Called for each harness that was started, before its end is waited for."""
 
     def __post_init__(self) -> None:
         self.ref = RunRef("default", self.uid, "run")
@@ -231,7 +234,7 @@ class Run:
         if act is not None:
             beside.append(asyncio.create_task(act(self)))
         try:
-            async with asyncio.timeout(RUN_SECONDS):
+            async with asyncio.timeout(self.patience_seconds):
                 await self._supervise()
                 await following
                 if act is not None and not beside[1].done():
@@ -259,12 +262,12 @@ class Run:
     async def _supervise(self) -> None:
         epoch = 1
         while True:
-            self.harness = self._start_harness(epoch)
+            self.harness = self.start_harness(epoch)
+            if self.on_start is not None:
+                await self.on_start(self)
             await self.harness.exited.wait()
             assert self.harness.exit is not None
             self.harness_exits.append(self.harness.exit)
-            if self.on_harness_end is not None:
-                await self.on_harness_end(self, self.harness.exit)
             state = await _through(self.log.state)
             if state.closed is not None:
                 return
@@ -273,13 +276,17 @@ class Run:
             if state.cancel is not None:
                 await self._finish(epoch, state.cancel)
                 return
-            data = {"epoch": epoch - 1, "reason": "Error", "exit_code": self.harness.exit.code, "signal": None}
-            lost = draft("harness.lost", data | {"signal": self.harness.exit.signal}, now=utc_now())
-            await _through(
-                lambda epoch=epoch, lost=lost: runs.append_once(  # type: ignore[misc]
-                    self.rig.store, self.ref, epoch, [lost], guard=f"harness.lost:{epoch - 1}"
-                )
-            )
+            if self.harness.exit.code == HarnessExit.ASLEEP:
+                await self._sleep()
+                continue
+            await self.take_over(epoch, self.harness.exit)
+
+    async def take_over(self, epoch: int, end: Exit) -> None:
+        """Raise the epoch, which fences what was before."""
+        data = {"epoch": epoch - 1, "reason": "Error", "exit_code": end.code, "signal": end.signal}
+        lost = draft("harness.lost", data, now=utc_now())
+        guard = f"harness.lost:{epoch - 1}"
+        await _through(lambda: runs.append_once(self.rig.store, self.ref, epoch, [lost], guard=guard))
 
     async def _finish(self, epoch: int, reason: str) -> None:
         terminal = draft("run.cancelled", {"reason": reason}, now=utc_now())
@@ -288,12 +295,24 @@ class Run:
         except LogClosed:
             pass
 
-    def _start_harness(self, epoch: int) -> Child:
+    async def _sleep(self) -> None:
+        """Until there is a reason to wake."""
+        async with self.rig.notices.watch(self.ref) as watch:
+            while True:
+                state = await _through(self.log.state)
+                if state.unread > 0 or state.cancel is not None or state.closed is not None:
+                    return
+                await watch.wait(LOOK_SECONDS)
+
+    def token(self, epoch: int) -> str:
+        """What a harness of that epoch shows to the gateway."""
+        key = self.rig.identity_key.read_bytes()
+        return mint(key, namespace="default", uid=self.uid, epoch=epoch, now=utc_now(), lifetime=timedelta(days=1))
+
+    def start_harness(self, epoch: int) -> Child:
         number = len(self.logs) + 1
         token = self.rig.folder / f"token-{self.uid}-{epoch}"
-        key = self.rig.identity_key.read_bytes()
-        minted = mint(key, namespace="default", uid=self.uid, epoch=epoch, now=utc_now(), lifetime=timedelta(days=1))
-        token.write_text(minted)
+        token.write_text(self.token(epoch))
         self.logs.append(self.rig.folder / "logs" / f"harness-{self.uid}-{number}.log")
         return start(
             "harness",
@@ -390,7 +409,6 @@ class Run:
             await self.rig.sandboxes.destroy(self.sandbox)
 
     async def _recorded(self) -> Recorded:
-        effects = self.volume / "workspace" / EFFECTS
         log = await _through(self.log.all)
         replay = await _through(EventLog(self.rig.store, self.ref).all)
         return Recorded(
@@ -399,9 +417,14 @@ class Run:
             seen=self.seen,
             acknowledged=set(self._acknowledged()),
             posted=self.posted,
-            effects=effects.read_text().split() if effects.exists() else [],
+            effects=self.effects(),
             orders=self.orders,
         )
+
+    def effects(self) -> list[str]:
+        """What the commands have left behind so far."""
+        path = self.volume / "workspace" / EFFECTS
+        return path.read_text().split() if path.exists() else []
 
     def _acknowledged(self) -> Iterator[str]:
         """What the harnesses wrote down as appended, before they died."""
