@@ -1,15 +1,17 @@
 """The durable inbox of a run: prompts posted once, read in order by the harness after its own cursor.
 
-Called by the CLI and the API (post) and by the harness (read). Nothing is deleted on reading: the log (`turn.started`)
-tells which prompts were taken.
+Called by the CLI and the API (post, wait) and by the harness (read). Nothing is deleted on reading: the log
+(`user.message`) tells which prompts were taken.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from towline.errors import Invalid
-from towline.events.event import RunRef
+from towline.errors import Gap, Invalid, LogClosed, Rewound
+from towline.events.event import Event, RunRef
+from towline.events.follow import follow
+from towline.events.notices import Notices
 from towline.events.store import Store
 
 Delivery = Literal["queue", "steer", "interrupt"]
@@ -66,6 +68,60 @@ async def read_after(store: Store, run: RunRef, cursor: str, count: int = 100) -
         lambda: store.client.execute_command("XRANGE", key, f"({cursor or '0-0'}", "+", "COUNT", count)
     )
     return [_prompt(entry_id.decode(), fields) for entry_id, fields in entries]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of a prompt."""
+
+    text: str
+    """What the model said last in the turn that took the prompt; empty when none did."""
+    stop_reason: str
+    """That of `turn.completed`: `end_turn`, `interrupted` …; empty when the run ended before the turn did."""
+    ended: Event | None = None
+    """The run's terminal event, if that came first."""
+
+
+async def wait_for_reply(store: Store, run: RunRef, prompt_id: str, *, notices: Notices | None = None) -> Reply:
+    """Waits until the turn that takes the prompt is complete, or the run has ended. It may be asked at any time, also
+    afterwards and again. Raises Gap when the turn's events are no longer kept, and Invalid for a prompt that is not
+    in the inbox.
+    """
+    entry = await store.call(lambda: store.client.execute_command("XRANGE", run.keys.inbox, prompt_id, prompt_id))
+    if not entry:
+        raise Invalid(f"prompt {prompt_id}: not in the inbox of run {run.uid}")
+    from_seq = 1
+    while True:
+        try:
+            return await _reply(store, run, prompt_id, from_seq, notices)
+        except Rewound:
+            pass  # the log was written anew behind our back: read it again
+        except Gap as gap:
+            if gap.first_available <= from_seq:
+                raise
+            from_seq = gap.first_available
+
+
+async def _reply(store: Store, run: RunRef, prompt_id: str, from_seq: int, notices: Notices | None) -> Reply:
+    turn, text = None, ""
+    async for event in follow(store, run, from_seq, notices=notices):
+        if event.type in ("turn.started", "user.message") and prompt_id in _prompts_of(event):
+            turn, text = event.turn, ""
+        elif event.terminal:
+            return Reply(text, "", event)
+        elif turn is None or event.turn != turn:
+            continue
+        elif event.type == "agent.message":
+            text = "".join(block["text"] for block in event.payload["content"] if block["type"] == "text")
+        elif event.type == "agent.message_aborted" and event.payload["reason"] == "Interrupted":
+            text = event.payload["partial"]
+        elif event.type == "turn.completed":
+            return Reply(text, event.payload["stop_reason"])
+    raise LogClosed("an event that is not in the log")
+
+
+def _prompts_of(event: Event) -> list[str]:
+    return event.payload["prompt_ids"] if event.type == "turn.started" else [event.payload["prompt_id"]]
 
 
 def _prompt(prompt_id: str, fields: Mapping[bytes, bytes]) -> Prompt:

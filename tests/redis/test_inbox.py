@@ -108,3 +108,85 @@ async def test_a_finished_run_takes_no_prompts(store, run, now):
 async def test_a_prompt_beyond_the_limit_is_refused_before_it_is_sent(store, run):
     with pytest.raises(Invalid, match="expected at most"):
         await inbox.post(store, run, "x" * (inbox.MAX_CONTENT_BYTES + 1), key="k")
+
+
+@pytest.fixture
+def write(harness, now):
+    """Appends events of a turn, as a harness would."""
+    appender = harness()
+
+    async def write(*events, turn=1):
+        await appender.append([draft(type, data, now=now, turn=turn) for type, data in events])
+
+    return write
+
+
+def taking(prompt_id, delivery="queue"):
+    message = {"prompt_id": prompt_id, "content": "Hi.", "delivery": delivery, "sender": ""}
+    return ("turn.started", {"prompt_ids": [prompt_id]}), ("user.message", message)
+
+
+def saying(text):
+    return (
+        "agent.message",
+        {"message_id": "m", "content": [{"type": "text", "text": text}], "stop_reason": "end_turn"},
+    )
+
+
+DONE = ("turn.completed", {"stop_reason": "end_turn"})
+
+
+async def test_a_waiter_gets_the_last_answer_of_the_turn_that_took_its_prompt(store, run, write):
+    await inbox.post(store, run, "Hi.", key="a")
+    await inbox.post(store, run, "Hi.", key="b")
+    waiting = asyncio.create_task(inbox.wait_for_reply(store, run, "2-0"))
+
+    await write(*taking("1-0"), saying("to the first"), DONE, turn=1)
+    await write(*taking("2-0"), saying("first words"), saying("last words"), turn=2)
+    assert not waiting.done()
+    await write(DONE, turn=2)
+
+    async with asyncio.timeout(10):
+        assert await waiting == inbox.Reply("last words", "end_turn")
+    assert await inbox.wait_for_reply(store, run, "1-0") == inbox.Reply("to the first", "end_turn")
+
+
+async def test_the_waiter_of_a_steering_prompt_gets_the_end_of_the_running_turn(store, run, write):
+    await inbox.post(store, run, "Hi.", key="a", delivery="steer")
+    steered = taking("1-0", "steer")[1]
+
+    await write(*taking("0-0"), saying("before"), steered, saying("after"), DONE)
+
+    assert await inbox.wait_for_reply(store, run, "1-0") == inbox.Reply("after", "end_turn")
+
+
+async def test_the_waiter_of_an_interrupted_turn_gets_what_was_said_until_then(store, run, write):
+    await inbox.post(store, run, "Hi.", key="a")
+    aborted = ("agent.message_aborted", {"message_id": "m", "partial": "as far as", "reason": "Interrupted"})
+
+    await write(*taking("1-0"), aborted, ("turn.completed", {"stop_reason": "interrupted"}))
+
+    assert await inbox.wait_for_reply(store, run, "1-0") == inbox.Reply("as far as", "interrupted")
+
+
+async def test_the_waiter_of_a_run_that_ends_is_told_so(store, run, write, now):
+    await inbox.post(store, run, "Hi.", key="a")
+    await runs.finish(store, run, 1, draft("run.cancelled", {"reason": "enough"}, now=now))
+
+    reply = await inbox.wait_for_reply(store, run, "1-0")
+
+    assert (reply.text, reply.stop_reason, reply.ended.type) == ("", "", "run.cancelled")
+
+
+async def test_a_prompt_that_nobody_posted_is_not_waited_for(store, run):
+    with pytest.raises(Invalid, match="not in the inbox"):
+        await inbox.wait_for_reply(store, run, "7-0")
+
+
+async def test_a_reply_is_found_in_a_log_whose_beginning_is_no_longer_kept(store, run, write):
+    await inbox.post(store, run, "Hi.", key="a")
+    await write(*taking("0-0"), saying("long ago"), DONE)
+    await write(*taking("1-0"), saying("lately"), DONE, turn=2)
+
+    assert await runs.trim(store, run, 5, above=3) == 4
+    assert await inbox.wait_for_reply(store, run, "1-0") == inbox.Reply("lately", "end_turn")

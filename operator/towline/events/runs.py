@@ -73,6 +73,20 @@ async def publish_feed(store: Store, event: Event) -> None:
     await store.call(lambda: store.client.execute_command("XADD", key, "MAXLEN", "~", _FEED_ENTRIES, "*", *fields))
 
 
+async def trim(store: Store, run: RunRef, below: int, *, above: int) -> int:
+    """Lets go of the events with a seq less than `below`, if the log has more than `above` entries; how many went.
+
+    Readers below get Gap; no consumer group holds anything up. Repeatable.
+    """
+    key = run.keys.log
+    if below <= 1 or await store.call(lambda: store.client.execute_command("XLEN", key)) <= above:
+        return 0
+    async for event_id in _blob_ids(store, run, f"({below}-0"):
+        blob = run.keys.blob(event_id)
+        await store.call(lambda key=blob: store.client.execute_command("DEL", key))  # type: ignore[misc]
+    return int(await store.call(lambda: store.client.execute_command("XTRIM", key, "MINID", f"{below}-0")))
+
+
 async def expire(store: Store, run: RunRef, seconds: int) -> None:
     """Everything that the store holds of a run goes `seconds` from now; until then it can be read. Repeatable."""
     keys = run.keys
@@ -81,12 +95,12 @@ async def expire(store: Store, run: RunRef, seconds: int) -> None:
         await store.call(lambda key=key: store.client.execute_command("EXPIRE", key, seconds))  # type: ignore[misc]
 
 
-async def _blob_ids(store: Store, run: RunRef) -> AsyncIterator[str]:
-    """The events whose data is kept beside the log."""
+async def _blob_ids(store: Store, run: RunRef, end: str = "+") -> AsyncIterator[str]:
+    """The events whose data is kept beside the log, up to `end`."""
     key, start = run.keys.log, "-"
     while True:
         entries = await store.call(
-            lambda start=start: store.client.execute_command("XRANGE", key, start, "+", "COUNT", 500)  # type: ignore[misc]
+            lambda start=start: store.client.execute_command("XRANGE", key, start, end, "COUNT", 500)  # type: ignore[misc]
         )
         for _, fields in entries:
             if fields[b"data"].startswith(b'{"blob":'):

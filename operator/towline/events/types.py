@@ -212,6 +212,8 @@ class ContextCompacted(TypedDict):
     """The messages after the cut, in the form of `harness/transcript.py`."""
     turn: int
     turn_open: bool
+    turn_at: int
+    """Index in `kept` of the message that the turn started with."""
     consumed: list[int]
     """The prompts taken: all up to the first number, and the others singly."""
     answers: int

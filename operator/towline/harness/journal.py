@@ -34,9 +34,10 @@ class Journal:
         """All of them or none. They belong to `turn`, by default the current one."""
         number = turn or self.history.turn or None
         now = self._clock.now()
-        await self._sink.append([draft(fact.type, fact.data, now=now, turn=number) for fact in facts], totals)
-        for fact in facts:
-            self.history.apply(fact.type, fact.data, number)
+        drafts = [draft(fact.type, fact.data, now=now, turn=number) for fact in facts]
+        await self._sink.append(drafts, totals)
+        for fact, written in zip(facts, drafts, strict=True):
+            self.history.apply(fact.type, fact.data, number, written.time)
 
     def adopt(self, use: ToolUse, result: ToolResult) -> None:
         """Take a result into the history; the gateway has recorded it in the log."""

@@ -69,12 +69,23 @@ class Tools(Protocol):
         """
         ...
 
+    async def cancel(self, use: ToolUse) -> ToolResult:
+        """The one recorded result of a call that shall not run, or no longer: what runs is killed, within seconds.
+
+        A call that was settled before keeps its result. Same errors as `call`.
+        """
+        ...
+
 
 class Inbox(Protocol):
     """The run's prompts."""
 
     async def read_after(self, cursor: str) -> Sequence[Prompt]:
-        """Prompts behind `cursor`, oldest first; may be only the first few."""
+        """Prompts behind `cursor`, oldest first; may be only the first few. None means that there are no more."""
+        ...
+
+    async def news(self) -> None:
+        """Returns when there may be a new prompt since this was last asked; early now and then, never too late."""
         ...
 
 

@@ -1,31 +1,91 @@
-"""What comes next, decided from the history alone: so a resumed run takes the very step that the dead one would have.
+"""What comes next, decided from history and inbox alone: so a resumed run takes the step that the dead one would have.
 
 Called by the loop before everything it does. Pure.
 """
 
 from dataclasses import dataclass
 
-from towline.api.snapshot import Limits, Price
+from towline.api.snapshot import IdlePolicy, Limits, Price, Snapshot
 from towline.events.totals import Totals
+from towline.harness.compaction import Cut, cut_for
+from towline.harness.consumed import OWN_PROMPT_ID
 from towline.harness.fold import History
 from towline.harness.models.base import Usage
 from towline.harness.transcript import AssistantMessage, ToolUse
+from towline.inbox import Prompt
 
-MAX_ATTEMPTS = 4
-"""One request and three repeats."""
+LONGEST_PAUSE_SECONDS = 60.0
+
+STEERS_AT_ONCE = 16
+"""Prompts taken with one append: a prompt has up to 256 KiB, an append is one command to the store."""
+
+SUSPEND_AFTER_SECONDS = 60.0
+"""How long a harness waits for a prompt when the run's idlePolicy does not say."""
+
+CLOCK_SKEW_SECONDS = 3.0
+"""A run that is due to finish so soon is not put to sleep before: whoever woke it for that goes by another clock."""
 
 MAX_RETRY_AFTER_SECONDS = 120.0
 """A provider may ask for more patience than this; then the next attempt tells whether it meant it."""
 
 
 @dataclass(frozen=True, slots=True)
-class TakePrompt:
-    """Between turns: take the next prompt, or rest when there is none."""
+class Pending:
+    """The prompts that no turn has taken, in order, the run's own first.
+
+    Of those with delivery `queue` only the first needs to be there.
+    """
+
+    prompts: tuple[Prompt, ...] = ()
+    seen: int = 0
+    """Number of the last prompt that the inbox held, taken or not."""
+
+    @property
+    def interrupt(self) -> Prompt | None:
+        return next((prompt for prompt in self.prompts if prompt.delivery == "interrupt"), None)
+
+    @property
+    def steers(self) -> tuple[Prompt, ...]:
+        return tuple(prompt for prompt in self.prompts if prompt.delivery == "steer")[:STEERS_AT_ONCE]
+
+    @property
+    def next(self) -> Prompt | None:
+        """What the next turn starts with: the run's own prompt before all, then interruptions, then in order."""
+        first = self.prompts[0] if self.prompts else None
+        return first if first is None or first.id == OWN_PROMPT_ID else self.interrupt or first
+
+
+@dataclass(frozen=True, slots=True)
+class StartTurn:
+    """Between turns: with this prompt the next one starts."""
+
+    prompt: Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Between turns, and no prompt is left: an interactive run waits, another ends."""
+
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSteers:
+    """Put these prompts into the running turn."""
+
+    prompts: tuple[Prompt, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AskModel:
     """The history ends with a prompt, or with the results of all tool uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """As AskModel, but the history comes near the model's bounds: summarise its beginning first."""
+
+    cut: Cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +96,15 @@ class CallTools:
 
 
 @dataclass(frozen=True, slots=True)
+class Interrupt:
+    """A person wants the running turn to end: `uses` shall not run, or no longer."""
+
+    uses: tuple[ToolUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CompleteTurn:
-    """The model answered without asking for tools."""
+    """The model answered without asking for tools, or was interrupted."""
 
     stop_reason: str
 
@@ -50,29 +117,49 @@ class Fail:
     message: str
 
 
-Step = TakePrompt | AskModel | CallTools | CompleteTurn | Fail
+Step = StartTurn | Rest | TakeSteers | AskModel | Compact | CallTools | Interrupt | CompleteTurn | Fail
 
 
-def next_step(history: History, limits: Limits) -> Step:
-    """The one step that the history calls for."""
+def next_step(history: History, snapshot: Snapshot, pending: Pending) -> Step:
+    """The one step that history and inbox call for."""
     if not history.turn_open:
-        return TakePrompt()
+        return _between_turns(history, snapshot.limits, pending)
     answer = history.last_answer
     if answer is not None and (not answer.tool_uses or answer.open_calls):
-        return _after_answer(answer, history, limits)
-    return spent(history.totals, limits) or AskModel()
+        return _after_answer(answer, history, snapshot.limits, pending)
+    if pending.interrupt is not None:
+        return Interrupt(())
+    if pending.steers:
+        return TakeSteers(pending.steers)
+    if failure := spent(history.totals, snapshot.limits):
+        return failure
+    cut = cut_for(history, snapshot.model.context_tokens)
+    return AskModel() if cut is None else Compact(cut)
 
 
-def _after_answer(answer: AssistantMessage, history: History, limits: Limits) -> Step:
+def _between_turns(history: History, limits: Limits, pending: Pending) -> Step:
+    if (prompt := pending.next) is None:
+        return Rest(pending.seen)
+    return too_many_turns(history.totals, limits) or StartTurn(prompt)
+
+
+def _after_answer(answer: AssistantMessage, history: History, limits: Limits, pending: Pending) -> Step:
+    if answer.stop_reason == "interrupted":
+        return CompleteTurn("interrupted")
     if answer.stop_reason == "refusal":
         return Fail("ModelRefused", f"the model refused to answer: {answer.text[:400] or 'it gave no explanation'}")
     if answer.stop_reason == "max_tokens":
         # Half an answer is no result, and half an argument list must not be executed.
         return Fail("OutputTruncated", "the answer reached the model's maxOutputTokens and is incomplete")
     if answer.open_calls:
+        if pending.interrupt is not None:
+            return Interrupt(answer.open_calls)
         return _too_many_calls(history, limits) or CallTools(answer.open_calls)
     if not answer.text.strip():
         return Fail("EmptyAnswer", "the model answered with neither text nor a tool use")
+    # An answer that is complete needs no interruption; the interrupting prompt's turn is the next anyway.
+    if pending.steers and pending.interrupt is None:
+        return TakeSteers(pending.steers)
     return CompleteTurn(answer.stop_reason)
 
 
@@ -113,8 +200,39 @@ def cost_micro_usd(usage: Usage, price: Price) -> int:
     return (millionths + usage.output_tokens * price.output_micro_usd + 500_000) // 1_000_000
 
 
-def retry_delay_seconds(attempt: int, retry_after_seconds: float | None) -> float | None:
-    """The pause after failed attempt number `attempt` (the first is 1); None when it was the last."""
-    if attempt >= MAX_ATTEMPTS:
+def retry_delay_seconds(attempt: int, attempts: int, retry_after_seconds: float | None) -> float | None:
+    """The pause after failed attempt number `attempt` of `attempts` (the first is 1); None when it was the last."""
+    if attempt >= attempts:
         return None
-    return max(float(2 ** (attempt - 1)), min(retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS))
+    pause = min(2.0 ** (attempt - 1), LONGEST_PAUSE_SECONDS)
+    return max(pause, min(retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Stay for so many seconds more, or until there is a prompt."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """No harness is needed until there is a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run has waited as long as it may: it ends with its last answer."""
+
+
+def while_idle(policy: IdlePolicy, waited_seconds: float) -> Wait | Sleep | Finish:
+    """What an interactive run does that has waited so long for a prompt."""
+    suspend = SUSPEND_AFTER_SECONDS if policy.suspend_after_seconds is None else float(policy.suspend_after_seconds)
+    if policy.finish_after_seconds is None:
+        return Sleep() if waited_seconds >= suspend else Wait(suspend - waited_seconds)
+    left = policy.finish_after_seconds - waited_seconds
+    if left <= 0:
+        return Finish()
+    if left <= CLOCK_SKEW_SECONDS:
+        return Wait(left)
+    return Sleep() if waited_seconds >= suspend else Wait(min(suspend - waited_seconds, left))

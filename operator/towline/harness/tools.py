@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -22,7 +23,7 @@ from towline.harness.models.base import Tool
 from towline.harness.models.sse import SseParser
 from towline.harness.ports import GatewayRefused, GatewayUnavailable
 from towline.harness.transcript import ToolResult, ToolUse
-from towline.naming import CALL_ID_META, OUTCOME_META
+from towline.naming import CALL_ID_META, CANCEL_META, OUTCOME_META
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,14 @@ class Gateway:
 
     async def call(self, use: ToolUse) -> ToolResult:
         """Contract: `ports.Tools.call`."""
-        meta = {CALL_ID_META: use.call_id}
+        return await self._result_of(use)
+
+    async def cancel(self, use: ToolUse) -> ToolResult:
+        """Contract: `ports.Tools.cancel`. The same request with a mark, so it names the same call."""
+        return await self._result_of(use, {CANCEL_META: True})
+
+    async def _result_of(self, use: ToolUse, mark: Mapping[str, Any] = MappingProxyType({})) -> ToolResult:
+        meta: dict[str, Any] = {CALL_ID_META: use.call_id, **mark}
         if use.arguments is None:
             meta[UNPARSABLE_META] = use.unparsable
         params = {"name": use.name or "_", "arguments": use.arguments or {}, "_meta": meta}

@@ -141,6 +141,41 @@ def well_formed(text: str) -> str:
     return text
 
 
+def characters(message: Message) -> int:
+    """Length of what a model gets of a message: the measure of a history, roughly four to a token."""
+    if isinstance(message, UserMessage):
+        return len(message.text)
+    results = sum(len(result.text) for result in message.results.values())
+    return results + sum(len(json.dumps(block_data(block), ensure_ascii=False)) for block in message.blocks)
+
+
+def message_data(message: Message) -> dict[str, Any]:
+    """The message as it is kept in `context.compacted`."""
+    if isinstance(message, UserMessage):
+        return {"role": "user", "text": message.text}
+    return {
+        "role": "assistant",
+        "message_id": message.message_id,
+        "content": [block_data(block) for block in message.blocks],
+        "stop_reason": message.stop_reason,
+        "results": [
+            {"call_id": each.call_id, "text": each.text, "is_error": each.is_error, "outcome": each.outcome}
+            for each in message.results.values()
+        ],
+    }
+
+
+def message_from(data: Mapping[str, Any]) -> Message:
+    """The inverse of `message_data`."""
+    if data["role"] == "user":
+        return UserMessage(data["text"])
+    blocks = tuple(block_from(block) for block in data["content"])
+    results = [ToolResult(each["call_id"], each["text"], each["is_error"], each["outcome"]) for each in data["results"]]
+    return AssistantMessage(
+        data["message_id"], blocks, data["stop_reason"], {result.call_id: result for result in results}
+    )
+
+
 def block_data(block: Block) -> dict[str, Any]:
     """The block as it stands in an `agent.message` event."""
     match block:

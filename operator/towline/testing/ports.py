@@ -4,6 +4,7 @@ For tests of the loop, ours and those of whoever writes another harness. Each is
 at afterwards; none has expectations of its own.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -58,6 +59,9 @@ class MemorySink:
         """Number of the last prompt that a run's inbox took."""
 
     async def append(self, drafts: Sequence[Draft], totals: Totals = NOTHING) -> None:
+        self._put(drafts, totals)
+
+    def _put(self, drafts: Sequence[Draft], totals: Totals) -> None:
         if self.refuse is not None and len(self.events) >= self.refuse_after:
             raise self.refuse
         self.batches.append([each.type for each in drafts])
@@ -67,7 +71,7 @@ class MemorySink:
     async def finish(self, terminal: Draft, *, seen_prompt: int | None = None) -> None:
         if seen_prompt is not None and self.posted > seen_prompt:
             raise PromptsUnread(self.posted - seen_prompt)
-        await self.append([terminal])
+        self._put([terminal], NOTHING)
 
     def write(self, src: str, drafts: Sequence[Draft]) -> None:
         """What another writer of the log, such as the gateway, adds."""
@@ -113,6 +117,7 @@ class MemoryGateway:
         """Every request, repeated ones included."""
         self.executed: list[str] = []
         """Call ids that reached a tool."""
+        self.cancelled: list[str] = []
         self._sink, self._clock, self._tools = sink, clock, tools
 
     async def call(self, use: ToolUse) -> ToolResult:
@@ -121,10 +126,20 @@ class MemoryGateway:
             return ToolResult(use.call_id, data["content"][0]["text"], data["is_error"], data["outcome"])
         if not self._recorded("agent.tool_use", use):
             self._write("agent.tool_use", {"call_id": use.call_id, "name": use.name, "input": use.arguments or {}})
-        result = self._execute(use)
+        return self._settle(use, self._execute(use))
+
+    def _settle(self, use: ToolUse, result: ToolResult) -> ToolResult:
         recorded = {"call_id": use.call_id, "name": use.name, "outcome": result.outcome, "is_error": result.is_error}
         self._write("agent.tool_result", {**recorded, "content": [{"type": "text", "text": result.text}]})
         return result
+
+    async def cancel(self, use: ToolUse) -> ToolResult:
+        self.cancelled.append(use.call_id)
+        for data in self._recorded("agent.tool_result", use):
+            return ToolResult(use.call_id, data["content"][0]["text"], data["is_error"], data["outcome"])
+        if not self._recorded("agent.tool_use", use):
+            self._write("agent.tool_use", {"call_id": use.call_id, "name": use.name, "input": use.arguments or {}})
+        return self._settle(use, ToolResult(use.call_id, "Cancelled.", is_error=True, outcome="cancelled"))
 
     def _recorded(self, type: str, use: ToolUse) -> list[dict[str, Any]]:
         return [data for data in self._sink.payloads(type) if data["call_id"] == use.call_id]
@@ -142,22 +157,34 @@ class MemoryGateway:
 
 
 class MemoryInbox:
-    """Prompts by number."""
+    """Prompts by number. `sink` is told of each, as one store knows both."""
 
-    def __init__(self, *contents: str) -> None:
+    def __init__(self, *contents: str, sink: MemorySink | None = None) -> None:
         self.prompts: list[Prompt] = []
+        self._sink = sink
+        self._news = asyncio.Event()
         for content in contents:
             self.post(content)
 
-    def post(self, content: str) -> None:
-        self.prompts.append(Prompt(f"{len(self.prompts) + 1}-0", content, "queue", ""))
+    def post(self, content: str, delivery: str = "queue") -> Prompt:
+        prompt = Prompt(f"{len(self.prompts) + 1}-0", content, delivery, "")
+        self.prompts.append(prompt)
+        if self._sink is not None:
+            self._sink.posted = prompt.number
+        self._news.set()
+        return prompt
 
     async def read_after(self, cursor: str) -> Sequence[Prompt]:
         return self.prompts[int(cursor.partition("-")[0]) :]
 
+    async def news(self) -> None:
+        await self._news.wait()
+        self._news.clear()
 
-Turn = str | Sequence[Block] | Finished | ModelFault
-"""What a model by rote does next: say a text, answer with blocks, answer in full, or fail."""
+
+Turn = str | Sequence[Block] | Finished | ModelFault | Callable[[], None]
+"""What a model by rote does next: say a text, answer with blocks, answer in full, or fail; or say a few words, do
+something (post a prompt), and say no more."""
 
 
 class RoteModel:
@@ -170,6 +197,11 @@ class RoteModel:
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self.requests.append(request)
         turn = self._turns.pop(0)
+        if callable(turn):
+            yield TextDelta("as far as ")
+            turn()
+            await asyncio.Event().wait()
+            return
         if isinstance(turn, ModelFault):
             yield TextDelta("half an ")
             raise turn

@@ -421,9 +421,10 @@ async def test_the_scripted_model_takes_the_step_that_the_history_has_come_to():
     model = Scripted(Model(api="Scripted", provider="p", name="s", script=script))
     history = (UserMessage("a b c"), AssistantMessage("msg_a", (Text("first"),)), UserMessage("d"))
 
-    events = [event async for event in model.stream(Request("msg_00000000000b", "", history, ()))]
+    events = [event async for event in model.stream(Request("msg_00000000000b", "", history, (), 1))]
 
     assert events == [
+        Usage(5),
         TextDelta("two "),
         TextDelta("words"),
         Finished((Text("two words"), ToolUse("tc_00000000000b_0", "exec", {"a": 1})), "tool_use", Usage(5, 2)),

@@ -6,16 +6,18 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towline.api.snapshot import Limits, Model
+from towline.api.snapshot import Limits, Model, Snapshot
 from towline.events.event import Event
+from towline.harness.consumed import NOTHING_CONSUMED
 from towline.harness.fold import fold
 from towline.harness.models import anthropic, openai_chat
 from towline.harness.models.base import Request
-from towline.harness.steps import AskModel, CallTools, CompleteTurn, Fail, TakePrompt, next_step
+from towline.harness.steps import AskModel, CallTools, CompleteTurn, Fail, Pending, Rest, next_step
 from towline.harness.transcript import AssistantMessage
 from towline.testing.ports import RUN
 from towline.testing.provider_rules import anthropic_problems, openai_problems
 
+NO_MAIL = Pending()
 MODEL = Model(api="AnthropicMessages", provider="test", name="model")
 TYPES = [
     "run.started",
@@ -138,9 +140,14 @@ def test_each_call_is_counted_once_however_often_it_is_told(events):
 
 @given(logs())
 def test_there_is_a_next_step_for_every_history(events):
-    step = next_step(fold(events), Limits())
+    step = step_of(fold(events), Limits())
 
-    assert isinstance(step, TakePrompt | AskModel | CallTools | CompleteTurn | Fail)
+    assert isinstance(step, Rest | AskModel | CallTools | CompleteTurn | Fail)
+
+
+def step_of(history, limits):
+    snapshot = Snapshot(namespace="default", name="run", uid="u", prompt="Go.", model=MODEL, limits=limits)
+    return next_step(history, snapshot, NO_MAIL)
 
 
 def log(*facts):
@@ -166,27 +173,27 @@ PROMPT = ("user.message", {"prompt_id": "4-0", "content": "Go."})
 def test_a_turn_whose_prompt_never_came_is_not_open_and_consumes_nothing():
     history = fold(log(("turn.started", {"prompt_ids": ["4-0"]})))
 
-    assert (history.turn, history.turn_open, history.cursor) == (1, False, "")
+    assert (history.turn, history.turn_open, history.consumed) == (1, False, NOTHING_CONSUMED)
 
 
-def test_the_cursor_is_the_last_prompt_taken():
+def test_a_prompt_that_a_turn_took_is_consumed():
     history = fold(log(("turn.started", {"prompt_ids": ["4-0"]}), PROMPT))
 
-    assert (history.turn_open, history.cursor) == (True, "4-0")
+    assert (history.turn_open, history.consumed.as_list()) == (True, [0, 4])
 
 
 def test_an_answer_begun_and_not_finished_is_named():
     history = fold(log(PROMPT, ("agent.message_start", {"message_id": "msg_b"})))
 
     assert history.unfinished_message == "msg_b"
-    assert isinstance(next_step(history, Limits()), AskModel)
+    assert isinstance(step_of(history, Limits()), AskModel)
 
 
 def test_half_a_batch_leaves_the_other_half_open():
     second = {**USE, "call_id": "tc_a_1"}
     history = fold(log(PROMPT, answer(USE, second), result("tc_a_0")))
 
-    assert next_step(history, Limits()) == CallTools((history.open_calls["tc_a_1"],))
+    assert step_of(history, Limits()) == CallTools((history.open_calls["tc_a_1"],))
 
 
 def test_the_first_result_wins_and_results_of_strangers_are_passed_over():
@@ -199,7 +206,7 @@ def test_the_first_result_wins_and_results_of_strangers_are_passed_over():
 def test_a_final_answer_without_its_end_completes_the_turn():
     history = fold(log(PROMPT, answer({"type": "text", "text": "Done."})))
 
-    assert next_step(history, Limits()) == CompleteTurn("end_turn")
+    assert step_of(history, Limits()) == CompleteTurn("end_turn")
 
 
 def test_a_limit_is_cumulative_over_the_log():
@@ -207,16 +214,16 @@ def test_a_limit_is_cumulative_over_the_log():
     end = ("span.model_request_end", {"usage": usage, "cost_micro_usd": 0})
     history = fold(log(PROMPT, end, answer(USE), result("tc_a_0"), end))
 
-    assert isinstance(next_step(history, Limits(max_input_tokens=120)), Fail)
-    assert isinstance(next_step(history, Limits(max_input_tokens=121)), AskModel)
+    assert isinstance(step_of(history, Limits(max_input_tokens=120)), Fail)
+    assert isinstance(step_of(history, Limits(max_input_tokens=121)), AskModel)
 
 
 def test_calls_done_before_a_crash_count_towards_the_batch_they_belong_to():
     second = {**USE, "call_id": "tc_a_1"}
     history = fold(log(PROMPT, answer(USE, second), result("tc_a_0")))
 
-    assert isinstance(next_step(history, Limits(max_tool_calls=2)), CallTools)
-    assert isinstance(next_step(history, Limits(max_tool_calls=1)), Fail)
+    assert isinstance(step_of(history, Limits(max_tool_calls=2)), CallTools)
+    assert isinstance(step_of(history, Limits(max_tool_calls=1)), Fail)
 
 
 def test_a_terminal_event_closes():

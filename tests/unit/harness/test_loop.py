@@ -27,10 +27,12 @@ def snapshot(**given):
     return Snapshot(**{"namespace": "default", "name": "run", "uid": "u", "prompt": "Go.", "model": model, **given})
 
 
-async def run(model, *, inbox=None, sink=None, history=None, limits=None, interactive=False, price=None, **tools):
+async def run(
+    model, *, inbox=None, sink=None, history=None, limits=None, interactive=False, price=None, prompt="Go.", **tools
+):
     sink = sink or MemorySink()
     all_ports, gateway, clock = ports(model, sink, inbox, **tools)
-    given = snapshot(limits=limits or Limits(), interactive=interactive, price=price or Price())
+    given = snapshot(limits=limits or Limits(), interactive=interactive, price=price or Price(), prompt=prompt)
     ending = await run_turns(all_ports, given, history if history is not None else History())
     return ending, sink, gateway, clock
 
@@ -88,10 +90,10 @@ async def test_an_interactive_run_waits_once_and_goes_on_when_there_is_a_prompt(
     inbox, history, sink = MemoryInbox(), History(), MemorySink()
     all_ports, _, _ = ports(RoteModel("one", "two"), sink, inbox)
 
-    assert await run_turns(all_ports, snapshot(interactive=True), history) is Ending.WAITING
-    assert await run_turns(all_ports, snapshot(interactive=True), history) is Ending.WAITING
+    assert await run_turns(all_ports, snapshot(interactive=True), history) is Ending.ASLEEP
+    assert await run_turns(all_ports, snapshot(interactive=True), history) is Ending.ASLEEP
     inbox.post("More.")
-    assert await run_turns(all_ports, snapshot(interactive=True), history) is Ending.WAITING
+    assert await run_turns(all_ports, snapshot(interactive=True), history) is Ending.ASLEEP
 
     assert sink.types.count("turn.waiting") == 2
     assert [message["content"] for message in sink.payloads("user.message")] == ["Go.", "More."]
@@ -113,13 +115,19 @@ async def test_a_passing_fault_is_retried_and_leaves_no_half_message_in_the_hist
     assert sink.types[-1] == "run.completed"
 
 
-async def test_a_fault_that_stays_ends_the_run_after_three_retries():
-    _, sink, _, clock = await run(RoteModel(*[ModelUnavailable("HTTP 500: down")] * 4))
+@pytest.mark.parametrize(
+    ("kind", "slept"),
+    [(ModelUnavailable, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0]), (ModelProtocolError, [1.0, 2.0, 4.0])],
+)
+async def test_a_fault_that_stays_ends_the_run_after_bounded_retries(kind, slept):
+    attempts = len(slept) + 1
 
-    assert clock.slept == [1.0, 2.0, 4.0]
+    _, sink, _, clock = await run(RoteModel(*[kind("HTTP 500: down")] * attempts))
+
+    assert clock.slept == slept
     [failed] = sink.payloads("run.failed")
-    assert failed == {"reason": "ModelUnavailable", "message": "HTTP 500: down (attempt 4)"}
-    assert sink.types.count("agent.message_aborted") == 4
+    assert failed == {"reason": kind.reason, "message": f"HTTP 500: down (attempt {attempts})"}
+    assert sink.types.count("agent.message_aborted") == attempts
 
 
 @pytest.mark.parametrize(("asked", "slept"), [(30.0, 30.0), (0.2, 1.0), (86_400.0, 120.0)])

@@ -162,6 +162,7 @@ class Answer:
         match data["type"]:
             case "message_start":
                 self._usage.update(data["message"].get("usage") or {})
+                return [self.usage]
             case "content_block_start":
                 self._blocks[data["index"]] = _OpenBlock(data["content_block"])
             case "content_block_delta":

@@ -5,7 +5,7 @@ The loop knows this file and no adapter. An adapter makes one attempt; retries, 
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from towline.harness.transcript import Block, Message
 
@@ -28,6 +28,10 @@ class Request:
     system: str
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
+    answers: int = 0
+    """How many answers the run has had: the place in a script."""
+    purpose: Literal["answer", "summary"] = "answer"
+    """For models that read no instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,8 @@ class Finished:
     usage: Usage
 
 
-StreamEvent = TextDelta | ThinkingDelta | Finished
+StreamEvent = TextDelta | ThinkingDelta | Usage | Finished
+"""Usage: what the provider has reported so far, for an answer that may be broken off."""
 
 
 class Model(Protocol):
@@ -77,7 +82,8 @@ class ModelFault(Exception):
     """
 
     reason = "ModelUnavailable"
-    retryable = True
+    attempts = 8
+    """How often the request is made before the fault is final: here over two minutes, an overload but no outage."""
 
     def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
@@ -93,17 +99,18 @@ class ModelProtocolError(ModelFault):
     """The answer is not what the wire format says. Often a proxy in between, hence worth another try."""
 
     reason = "ModelProtocolError"
+    attempts = 4
 
 
 class ModelAuthentication(ModelFault):
     """401 or 403, or no usable key: a person must act."""
 
     reason = "ModelAuthentication"
-    retryable = False
+    attempts = 1
 
 
 class ModelRequestRejected(ModelFault):
     """400, 404 and their like: the same request would be refused again."""
 
     reason = "ModelRequestRejected"
-    retryable = False
+    attempts = 1

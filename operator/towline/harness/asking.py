@@ -1,0 +1,224 @@
+"""Asking the model: one answer in the log, after as many attempts as it takes, told by events on the way.
+
+Called by the loop for answers and for the summary of a compaction. It retries what may pass; an interruption breaks the
+stream off at once, and what was said until then is kept.
+"""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from towline import failpoints
+from towline.api.snapshot import Snapshot
+from towline.events.event import to_json
+from towline.events.totals import Totals
+from towline.harness.compaction import CHARACTERS_PER_TOKEN, Cut, compacted, to_summarise
+from towline.harness.fold import INTERRUPTED
+from towline.harness.journal import Fact, Journal
+from towline.harness.mail import Interrupted, Mail
+from towline.harness.models.base import (
+    Finished,
+    ModelFault,
+    ModelProtocolError,
+    Request,
+    TextDelta,
+    ThinkingDelta,
+    Usage,
+)
+from towline.harness.ports import Ports
+from towline.harness.steps import Fail, cost_micro_usd, retry_delay_seconds
+from towline.harness.transcript import Message, Text, block_data, characters, well_formed
+
+MAX_ANSWER_BYTES = 7 << 20
+"""Of one answer as JSON: an event holds 8 MiB."""
+
+PARTIAL_CHARACTERS = 65_536
+"""How much of a broken answer `agent.message_aborted` keeps."""
+
+SUMMARY_CHARACTERS = 200_000
+"""A summary is to be shorter than what it replaces."""
+
+LOST = "HarnessLost"
+
+Content = list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One model request, as far as it has come."""
+
+    message_id: str
+    started: float
+    shown: bool = True
+    """Whether the answer is one for the reader: a summary is not."""
+    first_delta: float | None = None
+    text: list[str] = field(default_factory=list)
+    usage: Usage | None = None
+    """What the provider reported before the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """What every model request of a run needs."""
+
+    ports: Ports
+    snapshot: Snapshot
+    journal: Journal
+    mail: Mail
+
+    async def answer(self) -> Fail | None:
+        """Get the next answer into the log. None, too, when a person interrupted it: the log has what was said."""
+        history = self.journal.history
+        request = self._request(history.messages)
+        got = await self._attempts(request, shown=True)
+        if not isinstance(got, tuple):
+            return got
+        this, answer, content = got
+        end, totals = self._end(this, answer.usage, None)
+        message = {"message_id": this.message_id, "content": content, "stop_reason": answer.stop_reason}
+        failpoints.hit("harness.answer.before")
+        await self.journal.append(end, Fact("agent.message", message), totals=totals)
+        failpoints.hit("harness.answer.after")
+        return None
+
+    async def summary(self, cut: Cut) -> Fail | None:
+        """Replace what is before `cut` by the model's summary. None, too, when it was interrupted: nothing changed."""
+        history = self.journal.history
+        got = await self._attempts(self._request(to_summarise(history, cut), purpose="summary"), shown=False)
+        if not isinstance(got, tuple):
+            return got
+        this, answer, _ = got
+        end, totals = self._end(this, answer.usage, None)
+        text = "".join(block.text for block in answer.blocks if isinstance(block, Text))[:SUMMARY_CHARACTERS]
+        if not text.strip():
+            await self.journal.append(end, totals=totals)
+            return Fail("EmptyAnswer", "the model gave no summary of a conversation that is too long to go on with")
+        data = compacted(history, cut, text, history.totals + totals)
+        await self.journal.append(end, Fact("context.compacted", data), totals=totals)
+        return None
+
+    async def close_unfinished(self) -> None:
+        """Say of an answer that died with its harness how far it had come, as far as the live stream still tells."""
+        history = self.journal.history
+        message_id = history.unfinished_message
+        if message_id is None and history.unfinished_request is None:
+            return
+        facts: list[Fact] = []
+        if history.unfinished_request is not None:
+            this = _Attempt(history.unfinished_request, self.ports.clock.monotonic())
+            facts.append(self._end(this, Usage(), LOST)[0])
+        if message_id is not None:
+            facts.append(_aborted(message_id, await self.ports.sink.recovered_text(message_id), LOST))
+        failpoints.hit("harness.aborted.before")
+        await self.journal.append(*facts)
+
+    def _request(self, messages: Sequence[Message], purpose: Literal["answer", "summary"] = "answer") -> Request:
+        """The tools are offered for a summary, too: a conversation that has used some may not be sent without them."""
+        message_id, offered = self.ports.clock.new_message_id(), self.ports.tools.offered
+        answers = self.journal.history.answers
+        return Request(message_id, self.snapshot.system_prompt, tuple(messages), offered, answers, purpose)
+
+    async def _attempts(self, request: Request, *, shown: bool) -> "tuple[_Attempt, Finished, Content] | Fail | None":
+        """The answer and what it took; a Fail when there is none to be had; None when it was interrupted."""
+        attempt = 1
+        while True:
+            this = _Attempt(request.message_id, self.ports.clock.monotonic(), shown)
+            await self.journal.append(*self._start(this))
+            failpoints.hit("harness.model.before")
+            try:
+                answer = await self.mail.unless_interrupted(self._stream(request, this))
+                return this, answer, _recordable(answer)
+            except Interrupted:
+                await self._record_interruption(this, request)
+                return None
+            except ModelFault as fault:
+                end, totals = self._end(this, fault.usage, fault.reason)
+                facts = [end, *self._aborted(this, fault.reason)]
+                delay = retry_delay_seconds(attempt, fault.attempts, fault.retry_after_seconds)
+                if delay is None:
+                    await self.journal.append(*facts, totals=totals)
+                    return Fail(fault.reason, f"{fault} (attempt {attempt})" if attempt > 1 else str(fault))
+                retrying = {"reason": f"{fault.reason}: {fault}", "attempt": attempt, "delay_seconds": delay}
+                await self.journal.append(*facts, Fact("turn.retrying", retrying), totals=totals)
+            failpoints.hit("harness.retry.waiting")
+            try:
+                await self.mail.unless_interrupted(self.ports.clock.sleep(delay))
+            except Interrupted:
+                return None
+            attempt += 1
+            request = replace(request, message_id=self.ports.clock.new_message_id())
+
+    async def _stream(self, request: Request, this: _Attempt) -> Finished:
+        async with AsyncExitStack() as closing:
+            deltas = await closing.enter_async_context(self.ports.sink.deltas(this.message_id)) if this.shown else None
+            events = await closing.enter_async_context(aclosing(self.ports.model.stream(request)))
+            async for event in events:
+                failpoints.hit("harness.model.streaming")
+                match event:
+                    case Finished():
+                        failpoints.hit("harness.model.after")
+                        return event
+                    case Usage():
+                        this.usage = event
+                        continue
+                    case TextDelta(text):
+                        this.text.append(text)
+                        if deltas is not None:
+                            await deltas.add("text", text)
+                    case ThinkingDelta(text):
+                        if deltas is not None:
+                            await deltas.add("thinking", text)
+                this.first_delta = this.first_delta or self.ports.clock.monotonic()
+        raise AssertionError("a model's stream ends with Finished or a ModelFault")
+
+    async def _record_interruption(self, this: _Attempt, request: Request) -> None:
+        usage = this.usage or Usage(sum(map(characters, request.messages)) // CHARACTERS_PER_TOKEN)
+        said = len("".join(this.text)) // CHARACTERS_PER_TOKEN
+        usage = replace(usage, output_tokens=max(usage.output_tokens, said))
+        end, totals = self._end(this, usage, INTERRUPTED)
+        await self.journal.append(end, *self._aborted(this, INTERRUPTED), totals=totals)
+
+    def _start(self, this: _Attempt) -> list[Fact]:
+        start = Fact("span.model_request_start", {"message_id": this.message_id, "model": self.snapshot.model.name})
+        return [start, Fact("agent.message_start", {"message_id": this.message_id})] if this.shown else [start]
+
+    def _aborted(self, this: _Attempt, reason: str) -> list[Fact]:
+        return [_aborted(this.message_id, "".join(this.text), reason)] if this.shown else []
+
+    def _end(self, this: _Attempt, usage: Usage, error: str | None) -> tuple[Fact, Totals]:
+        cost = cost_micro_usd(usage, self.snapshot.model.price)
+        ttft = None if this.first_delta is None else this.first_delta - this.started
+        data = {
+            "message_id": this.message_id,
+            "model": self.snapshot.model.name,
+            "usage": {
+                "input_tokens": usage.input_tokens,
+                "output_tokens": usage.output_tokens,
+                "cached_input_tokens": usage.cached_input_tokens,
+            },
+            "cost_micro_usd": cost,
+            "duration_ms": round((self.ports.clock.monotonic() - this.started) * 1000),
+            "ttft_ms": None if ttft is None else round(ttft * 1000),
+            "error": error,
+        }
+        totals = Totals(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_input_tokens=usage.cached_input_tokens,
+            cost_micro_usd=cost,
+        )
+        return Fact("span.model_request_end", data), totals
+
+
+def _recordable(answer: Finished) -> Content:
+    """The blocks as they go into the log. Raises ModelProtocolError for an answer that no event can hold."""
+    content = [block_data(block) for block in answer.blocks]
+    if (size := len(to_json(content))) > MAX_ANSWER_BYTES:
+        raise ModelProtocolError(f"the answer has {size} bytes; expected at most {MAX_ANSWER_BYTES}")
+    return content
+
+
+def _aborted(message_id: str, partial: str, reason: str) -> Fact:
+    shown = well_formed(partial[:PARTIAL_CHARACTERS])
+    return Fact("agent.message_aborted", {"message_id": message_id, "partial": shown, "reason": reason})
