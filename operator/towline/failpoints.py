@@ -95,6 +95,7 @@ POINTS: dict[str, str] = {
     "operator.status.after": "the status was written, nothing in this process remembers it",
     "operator.policy.before": "a network policy is about to be put back",
     "operator.policy.after": "a network policy was put back, no sandbox was allowed on account of it",
+    "operator.workspace.before": "the claim that kept a workspace is about to be deleted",
     "operator.orphan.before": "a pod without a run is about to be deleted",
 }
 """Name → what is true at this moment. The prefix is the process. Each stands exactly once in the code, as a literal."""

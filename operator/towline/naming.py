@@ -167,6 +167,11 @@ def sandbox_name(uid: str, generation: int) -> str:
     return f"sandbox-{uid.replace('-', '')[:16]}-{generation}"
 
 
+def workspace_claim_name(uid: str) -> str:
+    """Name of the PersistentVolumeClaim that keeps a run's workspace."""
+    return f"workspace-{uid.replace('-', '')[:20]}"
+
+
 def sandbox_key(installation_secret: bytes, name: str) -> str:
     """The key a sandbox proves itself with: worthless for any other sandbox, so there is nothing to steal in it."""
     return hmac.new(installation_secret, b"towline-sandbox:" + name.encode(), hashlib.sha256).hexdigest()

@@ -90,7 +90,11 @@ RIGHTS = {
     },
     ("towline-operator", SYSTEM): {"leases.coordination.k8s.io: create get update"},
     ("towline-operator", HARNESSES): {PODS, "secrets: get"},
-    ("towline-operator", SANDBOXES): {PODS, "networkpolicies.networking.k8s.io: create get list patch watch"},
+    ("towline-operator", SANDBOXES): {
+        PODS,
+        "persistentvolumeclaims: create delete get list",
+        "networkpolicies.networking.k8s.io: create get list patch watch",
+    },
     ("towline-operator", "default"): {
         "services[kubernetes]: get",
         "endpointslices.discovery.k8s.io: list",

@@ -33,6 +33,7 @@ from towline.kube.kinds import (
     POD,
     SANDBOX_CLASS,
 )
+from towline.manifests.workspace_claim import workspace_claim
 from towline.naming import (
     EPOCH_LABEL,
     GENERATION_LABEL,
@@ -98,7 +99,14 @@ class PlainManifests:
 
     def sandbox_pod(self, run: RunRef, snapshot: Snapshot, generation: int) -> Object:
         labels = {ROLE_LABEL: "sandbox", GENERATION_LABEL: str(generation)}
-        return self._pod(self.sandboxes, sandbox_name(run.uid, generation), run, labels)
+        pod = self._pod(self.sandboxes, sandbox_name(run.uid, generation), run, labels)
+        if (claim := self.workspace_claim(run, snapshot)) is not None:
+            source = {"claimName": claim["metadata"]["name"]}
+            pod["spec"]["volumes"] = [{"name": "sandbox", "persistentVolumeClaim": source}]
+        return pod
+
+    def workspace_claim(self, run: RunRef, snapshot: Snapshot) -> Object | None:
+        return workspace_claim(run, snapshot, self.sandboxes)
 
     def network_policies(self) -> Sequence[Object]:
         return self.policies

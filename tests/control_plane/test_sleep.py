@@ -1,6 +1,9 @@
 """A run that people talk to, against the real API server and store: it sleeps without a pod, and wakes when it must."""
 
+import json
 import time
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -9,9 +12,13 @@ from tests.control_plane.test_run import ready_sandbox, working
 from towline import inbox
 from towline.clock import utc_now
 from towline.controller.process import Operator
+from towline.events import runs
 from towline.events.event import draft
 from towline.events.totals import Totals
 from towline.exit_codes import HarnessExit
+from towline.kube.client import Object
+from towline.kube.kinds import AGENT_RUN, CLAIM, SANDBOX_CLASS
+from towline.naming import workspace_claim_name
 
 
 async def answers(run: Played, epoch: int, prompt: str) -> None:
@@ -194,3 +201,134 @@ async def test_three_crashes_at_one_event_end_the_run(stage: Stage) -> None:
     assert status["failure"]["reason"] == "CrashLoop"
     assert f"at event {progress}, " in status["failure"]["message"]
     assert [each["progress"] for each in status["attempts"]] == [progress, progress]
+
+
+# -- the workspace ---------------------------------------------------------------------------------------------------
+
+
+async def keeping(stage: Stage, name: str = "hello") -> Played:
+    """A run that wants its workspace kept, of a class that can; with a sandbox."""
+    of_class = f"kept-{stage.tag}"
+    volume = {"size": "1Gi", "storageClassName": "fast"}
+    await stage.apply(SANDBOX_CLASS.name, of_class, {"workspace": {"volume": volume}})
+    run = await working(stage, name, interactive=True, sandbox={"className": of_class, "retain": "Suspend"})
+    await ready_sandbox(stage, run)
+    return run
+
+
+async def claim_of(run: Played) -> Object | None:
+    return await run.stage.kube.get(CLAIM, run.stage.sandboxes, workspace_claim_name(run.uid))
+
+
+async def until_claim_goes(run: Played) -> None:
+    """Without a controller manager a claim that was deleted stays to be seen: nobody lifts its protection."""
+
+    async def going() -> bool:
+        claim = await claim_of(run)
+        return claim is None or "deletionTimestamp" in claim["metadata"]
+
+    await run.stage.until(going, "the claim goes")
+
+
+async def test_a_workspace_outlives_the_pod_of_a_sleeping_run_and_goes_with_the_run(stage: Stage) -> None:
+    await stage.started()
+    run = await keeping(stage)
+    claim = await claim_of(run)
+    assert claim is not None
+    assert claim["spec"]["resources"]["requests"] == {"storage": "1Gi"}
+    await answers(run, 1, "0-0")
+    await run.until_phase("InputRequired")
+    await falls_asleep(run)
+    await run.until_condition("SandboxReady", "False", "Suspended")
+    await run.until_record("Suspended")
+    assert (await run.events())[-1] == "sandbox.suspended"
+
+    await prompted(run)
+    await run.runs(await run.harness(2))
+    spec: Any = (await ready_sandbox(stage, run, 2))["spec"]
+
+    assert spec["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    kept = await claim_of(run)
+    assert kept is not None
+    assert kept["metadata"]["uid"] == claim["metadata"]["uid"]
+    assert "deletionTimestamp" not in kept["metadata"]
+    await run.completes(2)
+    await run.ends(await run.harness(2))
+    await run.until_settled()
+    await until_claim_goes(run)
+
+
+async def test_a_deleted_run_takes_its_workspace_along_and_one_that_vanished_leaves_it_to_the_reaper(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("towline.controller.sweep.FINISHED_EVERY", 1)
+    await stage.started(sweep_seconds=1)
+    run = await keeping(stage)
+    await run.delete()
+    await run.ends(await run.harness(), HarnessExit.STOPPED)
+    await run.until_gone()
+    await until_claim_goes(run)
+
+    other = await keeping(stage, "other")
+    await stage.kube.patch_metadata(AGENT_RUN, stage.namespace, "other", {"finalizers": []})
+    await other.delete()
+
+    await until_claim_goes(other)
+
+
+async def test_without_a_volume_the_sandbox_is_released_and_the_condition_says_what_is_missing(stage: Stage) -> None:
+    await stage.started()
+    run = await working(stage, interactive=True, sandbox={"retain": "Suspend"})
+    await ready_sandbox(stage, run)
+    await answers(run, 1, "0-0")
+    await run.until_phase("InputRequired")
+    await falls_asleep(run)
+
+    told = await run.until_condition("SandboxReady", "False", "Released")
+
+    assert told["message"].endswith("SandboxClass default has no workspace.volume to keep it in")
+    assert await claim_of(run) is None
+
+
+# -- a run that begins with the history of another -------------------------------------------------------------------
+
+
+async def test_the_run_to_continue_from_is_found_by_name_and_kept_by_uid(stage: Stage) -> None:
+    await stage.started()
+    source = await working(stage, "source")
+    await source.completes()
+
+    run = await stage.run("next", continueFrom={"name": "source", "seq": 2})
+
+    await run.harness()
+    spec = await runs.load_spec(stage.store, run.ref)
+    assert spec is not None
+    told = json.loads(spec)["continueFrom"]
+    assert told == {"namespace": stage.namespace, "uid": source.uid, "seq": 2}
+
+
+async def test_a_source_that_does_not_exist_is_said_and_heals(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("towline.controller.plan.MISSING_RECHECK", timedelta(seconds=1))
+    await stage.started()
+    run = await stage.run("next", continueFrom={"name": "source"})
+    told = await run.until_condition("Accepted", "False", "SourceNotFound")
+    expected = f"expected an AgentRun that exists in {stage.namespace}"
+    assert told["message"] == f'spec.continueFrom.name is "source"; {expected}'
+    itself = await stage.run("itself", continueFrom={"name": "itself"})
+    told = await itself.until_condition("Accepted", "False", "SourceNotFound")
+    assert "another run" in told["message"]
+
+    await working(stage, "source")
+
+    await run.harness()
+
+
+async def test_a_seq_beyond_the_last_event_of_the_source_is_refused(stage: Stage) -> None:
+    await stage.started()
+    source = await working(stage, "source")
+    await source.completes()
+
+    run = await stage.run("next", continueFrom={"name": "source", "seq": 99})
+
+    told = await run.until_condition("Accepted", "False", "InvalidSpec")
+    assert told["message"].startswith("spec.continueFrom.seq is 99; expected at most ")

@@ -81,3 +81,11 @@ Cores = Annotated[
     WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": _MILLIS_PATTERN}),
 ]
 """An amount of CPU as it is written; `parse_millis` gives the number."""
+
+
+def written(amount: int) -> str:
+    """Bytes as a person would write them, where that is exact."""
+    return next((f"{amount // size}{unit}" for unit, size in _BINARY if amount % size == 0), str(amount))
+
+
+_BINARY = (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))

@@ -14,7 +14,7 @@ from towline.api.common import PLATFORM_NAMESPACE, TOOLS, Limits, ToolPolicy
 from towline.api.fields import did_you_mean, listed
 from towline.api.modelprovider import ModelProvider, ProviderModel
 from towline.api.quantities import parse_bytes, parse_millis
-from towline.api.sandboxclass import SandboxClass
+from towline.api.sandboxclass import SandboxClass, WorkspaceVolume
 from towline.errors import Invalid
 
 Report = Callable[[str], None]
@@ -208,7 +208,14 @@ def _snapshot_sandbox(run: AgentRun, sandbox_class: SandboxClass) -> snapshot.Sa
         disk_bytes=parse_bytes(resources.disk) if resources.disk else None,
         max_processes=resources.max_processes,
         retain=run.spec.sandbox.retain,
+        volume=_volume(spec.workspace.volume),
     )
+
+
+def _volume(wanted: WorkspaceVolume | None) -> snapshot.Volume | None:
+    if wanted is None:
+        return None
+    return snapshot.Volume(storage_class_name=wanted.storage_class_name or "", size_bytes=parse_bytes(wanted.size))
 
 
 def _filled(text: str, params: Mapping[str, str], field: str, report: Report) -> str:

@@ -32,6 +32,22 @@ class Network(Part):
     """None: nothing, DNS included. Internet: public addresses, and nothing inside the cluster."""
 
 
+class WorkspaceVolume(Part):
+    """A PersistentVolumeClaim for each run that retains its sandbox by Suspend."""
+
+    storage_class_name: Name | None = None
+    """StorageClass of the claims; absent: the cluster's default."""
+    size: Bytes
+    """Space that each claim asks for, such as 5Gi."""
+
+
+class ClassWorkspace(Part):
+    """Where workspaces are kept."""
+
+    volume: WorkspaceVolume | None = None
+    """Outlives the sandbox's pod, until the run has ended. Absent: a workspace goes with its pod."""
+
+
 class LocalOptions(Part):
     """For the provider local, which runs the sandbox on this machine in bubblewrap."""
 
@@ -56,6 +72,8 @@ class SandboxClassSpec(Part):
     """For commands that name no timeout of their own."""
     start_timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 120
     """How long a tool call waits for its sandbox before it gets an error."""
+    workspace: ClassWorkspace = ClassWorkspace()
+    """Where workspaces are kept."""
     warm_replicas: Annotated[int, Field(ge=0, le=1000)] = 0
     """How many sandboxes are kept ready in advance."""
     local: LocalOptions | None = None

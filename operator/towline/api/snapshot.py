@@ -91,6 +91,14 @@ class WorkspaceFile(Frozen):
     executable: bool = False
 
 
+class Volume(Frozen):
+    """What keeps a workspace."""
+
+    storage_class_name: str = ""
+    """Empty: the cluster's default."""
+    size_bytes: int
+
+
 class Sandbox(Frozen):
     """How the run's sandbox is made, if it is made."""
 
@@ -112,6 +120,13 @@ class Sandbox(Frozen):
     max_processes: int = 512
     retain: Literal["Delete", "Suspend"] = "Delete"
     """What becomes of it while the run sleeps or is suspended; Suspend keeps the workspace where the provider can."""
+    volume: Volume | None = None
+    """Of the class: what a pod's workspace is kept in. None: it goes with the pod."""
+
+    @property
+    def keeps_workspace(self) -> bool:
+        """Whether the workspace outlives the pods of the run's sandboxes."""
+        return self.retain == "Suspend" and self.volume is not None
 
 
 class IdlePolicy(Frozen):

@@ -105,6 +105,18 @@ class MarkSandboxDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkSandboxSuspended:
+    """Put away; its workspace is kept."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteWorkspace:
+    """The claim that kept the run's workspace, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExpireHistory:
     """The run is being deleted: what the store holds of it goes, after a while for those who still read."""
 
@@ -136,6 +148,8 @@ Action = (
     | MarkSandboxReady
     | MarkSandboxLost
     | MarkSandboxDeleted
+    | MarkSandboxSuspended
+    | DeleteWorkspace
     | ExpireHistory
     | Settle
     | DeleteRun

@@ -12,6 +12,7 @@ from typing import Any, assert_never
 
 from towline import failpoints
 from towline.api.snapshot import Snapshot
+from towline.controller import workspace
 from towline.controller.actions import (
     Action,
     AddFinalizer,
@@ -19,12 +20,14 @@ from towline.controller.actions import (
     CreateSandbox,
     DeletePod,
     DeleteRun,
+    DeleteWorkspace,
     ExpireHistory,
     Finish,
     Grant,
     MarkSandboxDeleted,
     MarkSandboxLost,
     MarkSandboxReady,
+    MarkSandboxSuspended,
     RaiseEpoch,
     RequestCancel,
     Settle,
@@ -150,6 +153,10 @@ class Hands:
                 if seen.store is not None and seen.store.state.closed is not None:
                     await self._tell_deleted(seen, name)
                 await sandbox.mark_deleted(store, ref, epoch, name, now=now)
+            case MarkSandboxSuspended(name):
+                await sandbox.mark_suspended(store, ref, epoch, name, now=now)
+            case DeleteWorkspace():
+                await workspace.delete(self.kube, self.namespaces.sandboxes, ref.uid)
             case ExpireHistory():
                 await self._expire(seen)
             case Settle(annotations):
@@ -277,7 +284,11 @@ class Hands:
         return replace(seen, harnesses=(*(each for each in seen.harnesses if each.name != made.name), made))
 
     async def _create_sandbox(self, seen: Observed, generation: int) -> Observed:
-        pod = self.manifests.sandbox_pod(seen.run.ref, await self._snapshot(seen), generation)
+        snapshot = await self._snapshot(seen)
+        claim = self.manifests.workspace_claim(seen.run.ref, snapshot)
+        if claim is not None and (trouble := await workspace.ensure(self.kube, claim, seen.run.uid)) is not None:
+            return replace(seen, sandbox_trouble=trouble)
+        pod = self.manifests.sandbox_pod(seen.run.ref, snapshot, generation)
         assert pod["metadata"]["name"] == sandbox_name(seen.run.uid, generation), "a sandbox is named by its generation"
         failpoints.hit("operator.sandbox.before")
         made = await self._create(seen, pod)
@@ -363,7 +374,8 @@ def wrote_to_store(actions: Sequence[Action]) -> bool:
             | Finish
             | MarkSandboxReady
             | MarkSandboxLost
-            | MarkSandboxDeleted,
+            | MarkSandboxDeleted
+            | MarkSandboxSuspended,
         )
         for action in actions
     )

@@ -97,9 +97,17 @@ def sandbox_ready(seen: Observed, ended: Outcome | None) -> Said:
             return Said("False", POLICY_NOT_ENFORCED, record.message)
         case "Failed":
             return Said("False", "StartFailed", f"{record.reason}: {record.message}")
+        case "Suspended":
+            return Said("False", "Suspended")
         case "Deleted":
-            return Said("False", "Released")
+            return Said("False", "Released", _not_kept(seen))
     return Said("False", "NotRequested")
+
+
+def _not_kept(seen: Observed) -> str:
+    """Why the workspace is gone although the run wants it kept."""
+    name = seen.facts.lacks_volume if seen.facts is not None else ""
+    return f"the workspace went with the pod: SandboxClass {name} has no workspace.volume to keep it in" if name else ""
 
 
 def _starting(seen: Observed, name: str) -> Said:

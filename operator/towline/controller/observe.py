@@ -131,7 +131,9 @@ class Observer:
 
     async def _propose(self, seen: Observed, obj: Object) -> Observed:
         try:
-            return replace(seen, proposal=await snapshot_of(self.kube, self.namespaces, obj))
+            return replace(seen, proposal=await snapshot_of(self.kube, self.store, self.namespaces, obj))
+        except StoreUnavailable:
+            return replace(seen, store=None)
         except Missing as missing:
             return replace(seen, missing=missing.trouble)
 
@@ -166,7 +168,7 @@ def facts_of(spec: bytes) -> Facts | None:
         stored = Snapshot.from_json(spec)
     except ValidationError:
         return None
-    price = stored.model.price
+    price, keeps = stored.model.price, stored.sandbox.keeps_workspace
     return Facts(
         digest="sha256:" + hashlib.sha256(spec).hexdigest(),
         backoff_limit=stored.backoff_limit,
@@ -174,6 +176,8 @@ def facts_of(spec: bytes) -> Facts | None:
         start_timeout_seconds=stored.sandbox.start_timeout_seconds,
         eager=stored.sandbox.policy == "Eager",
         sandbox_provider=stored.sandbox.provider,
+        keeps_workspace=keeps,
+        lacks_volume=stored.sandbox.class_name if stored.sandbox.retain == "Suspend" and not keeps else "",
         finish_after_seconds=stored.idle_policy.finish_after_seconds,
         has_price=any((price.input_micro_usd, price.output_micro_usd, price.cached_input_micro_usd)),
     )

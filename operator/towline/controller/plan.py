@@ -29,7 +29,7 @@ from towline.controller.outcome import (
     history_lost,
     outcome,
 )
-from towline.controller.plan_pods import delete, next_epoch, overdue, release_sandbox
+from towline.controller.plan_pods import delete, next_epoch, overdue, put_sandbox_away
 from towline.controller.plan_sleep import ASLEEP
 from towline.controller.seen import Observed
 from towline.controller.story import ON_PURPOSE
@@ -45,7 +45,7 @@ RECENT = timedelta(minutes=5)
 """Losses within this time delay the next harness: 1, 2, 4, 8, 16 s, for the five that the status remembers."""
 
 MISSING_RECHECK = timedelta(seconds=30)
-"""What a run waits for is watched, but for Secrets."""
+"""What a run waits for is watched, but for Secrets and other runs."""
 
 CRASHES_AT_ONE_POINT = 3
 """So many in a row, and another try would only cost more: CrashLoop."""
@@ -209,7 +209,7 @@ def _suspended(seen: Observed, made: Plan) -> None:
     for pod in seen.harnesses:
         if pod.alive or pod.number < seen.run.epoch:
             delete(pod, seen, made)
-    release_sandbox(seen, made)
+    put_sandbox_away(seen, made)
 
 
 def _cancel_reason(seen: Observed, made: Plan) -> str | None:

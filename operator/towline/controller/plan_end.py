@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from towline.clock import moment
 from towline.controller.actions import DeleteRun, ExpireHistory, Finish, Plan, RequestCancel, Settle
 from towline.controller.outcome import outcome
-from towline.controller.plan_pods import OVERDUE, delete, next_epoch, overdue, release_sandbox
+from towline.controller.plan_pods import OVERDUE, delete, next_epoch, overdue, release_sandbox, release_workspace
 from towline.controller.seen import Observed, PodSeen
 from towline.naming import DELETE_AFTER_ANNOTATION, FINALIZER, SETTLED_ANNOTATION
 
@@ -55,6 +55,8 @@ def _settle(seen: Observed, due: datetime | None, made: Plan) -> None:
         SETTLED_ANNOTATION: str(run.generation),
     }
     if FINALIZER in run.finalizers or any(run.annotations.get(name) != value for name, value in wanted.items()):
+        if FINALIZER in run.finalizers:
+            release_workspace(seen, made)
         made.do(Settle(wanted))
 
 
@@ -72,8 +74,10 @@ def deleting(seen: Observed, since: datetime, made: Plan) -> None:
         made.do(Finish(next_epoch(seen), "Cancelled", DELETED))
     if not any(_worth_waiting_for(pod, seen, made) for pod in (*seen.harnesses, *seen.sandboxes)):
         if seen.store is not None:
+            release_workspace(seen, made)
             made.do(ExpireHistory(), Settle())
         elif seen.now >= since + STORE_PATIENCE:
+            release_workspace(seen, made)
             made.do(Settle())
         else:
             made.later(since + STORE_PATIENCE - seen.now)

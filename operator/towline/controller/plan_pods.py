@@ -5,7 +5,7 @@ With grace first, by force when a node is dead.
 
 from datetime import timedelta
 
-from towline.controller.actions import DeletePod, MarkSandboxDeleted, Plan
+from towline.controller.actions import DeletePod, DeleteWorkspace, MarkSandboxDeleted, MarkSandboxSuspended, Plan
 from towline.controller.seen import Observed, PodSeen
 
 OVERDUE = timedelta(seconds=30)
@@ -42,8 +42,25 @@ def next_epoch(seen: Observed) -> int:
 
 
 def release_sandbox(seen: Observed, made: Plan) -> None:
-    """The run needs none now: the pods go, and the gateway is told."""
+    """The run is over: the pods go, and the gateway is told."""
+    for pod in seen.sandboxes:
+        delete(pod, seen, made)
+    if seen.stored and seen.store is not None and seen.store.sandbox.state in ("Ready", "Suspended"):
+        made.do(MarkSandboxDeleted(seen.store.sandbox.name))
+
+
+def put_sandbox_away(seen: Observed, made: Plan) -> None:
+    """The run needs none for a while. Where its workspace is kept it is suspended, elsewhere released."""
+    if seen.facts is None or not seen.facts.keeps_workspace:
+        release_sandbox(seen, made)
+        return
     for pod in seen.sandboxes:
         delete(pod, seen, made)
     if seen.stored and seen.store is not None and seen.store.sandbox.state == "Ready":
-        made.do(MarkSandboxDeleted(seen.store.sandbox.name))
+        made.do(MarkSandboxSuspended(seen.store.sandbox.name))
+
+
+def release_workspace(seen: Observed, made: Plan) -> None:
+    """Nobody mounts it any more. A run of which nothing can be known now may have had one, too."""
+    if seen.facts is None or seen.facts.keeps_workspace:
+        made.do(DeleteWorkspace())

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from towline.clock import moment
 from towline.controller.actions import Plan
-from towline.controller.plan_pods import delete, given_up, release_sandbox
+from towline.controller.plan_pods import delete, given_up, put_sandbox_away
 from towline.controller.seen import Observed
 from towline.exit_codes import NO_CRASH
 
@@ -45,6 +45,6 @@ def asleep(seen: Observed, made: Plan) -> None:
         crashed = pod.ended is not None and not pod.ended.disruption and pod.ended.exit_code not in NO_CRASH
         if pod.number < seen.run.epoch or (told(seen) and not crashed):
             delete(pod, seen, made)
-    release_sandbox(seen, made)
+    put_sandbox_away(seen, made)
     if (due := finish_at(seen)) is not None:
         made.later(due - seen.now)

@@ -21,6 +21,9 @@ class Manifests(Protocol):
     def sandbox_pod(self, run: RunRef, snapshot: Snapshot, generation: int) -> dict[str, Any]:
         """The run's `generation`-th sandbox, with the key that it proves itself with."""
 
+    def workspace_claim(self, run: RunRef, snapshot: Snapshot) -> dict[str, Any] | None:
+        """The claim that every sandbox of the run mounts; None where the workspace goes with the pod."""
+
     def network_policies(self) -> Sequence[dict[str, Any]]:
         """The policies without which no sandbox is made."""
 

@@ -1,4 +1,4 @@
-"""Removes what no run owns any more: pods whose run is gone, and histories of runs that were deleted after their end.
+"""Removes what no run owns any more: pods and workspaces whose run is gone, histories of runs deleted after their end.
 
 Called by the sweep. A pod is only ever deleted by its UID, after a list that is newer than the pod has shown that its
 run does not exist; a run that does exist is looked at instead.
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from towline import failpoints
+from towline.controller import workspace
 from towline.controller.cache import Cache, ours
 from towline.controller.carry_out import HISTORY_SECONDS
 from towline.controller.pods import pod_seen
@@ -50,6 +51,16 @@ class Reaper:
                     self.queue.add(key)
                 elif ours(pod) and not pod.deleting:
                     await self._delete(pod)
+
+    async def workspaces(self) -> None:
+        """Claims whose run is gone."""
+        listed = [owner async for owner in workspace.owners(self.kube, self.namespaces.sandboxes)]
+        for namespace in dict.fromkeys(namespace for namespace, _ in listed):
+            there = await self._keys(namespace)
+            for place, uid in listed:
+                if place == namespace and uid not in there:
+                    log.warning("workspace of a deleted run removed", extra={"fields": {"uid": uid}})
+                    await workspace.delete(self.kube, self.namespaces.sandboxes, uid)
 
     async def histories(self) -> None:
         """What the store still has of runs that the cluster has no more; believed at the second sight."""

@@ -16,9 +16,12 @@ from towline.api.sandboxclass import SandboxClass
 from towline.api.snapshot import Snapshot
 from towline.controller.ports import Namespaces
 from towline.errors import Invalid
+from towline.events.event import RunRef
+from towline.events.log import EventLog
+from towline.events.store import Store
 from towline.kube.client import Kube, Object
 from towline.kube.errors import Refused
-from towline.kube.kinds import AGENT_TEMPLATE, MODEL_PROVIDER, SANDBOX_CLASS, SECRET
+from towline.kube.kinds import AGENT_RUN, AGENT_TEMPLATE, MODEL_PROVIDER, SANDBOX_CLASS, SECRET
 from towline.kube.pod_status import Trouble
 
 PROVIDER = "pod"
@@ -35,8 +38,8 @@ class Missing(Exception):
         super().__init__(message)
 
 
-async def snapshot_of(kube: Kube, namespaces: Namespaces, run: Object) -> Snapshot:
-    """The snapshot of a run as it would be stored now. Raises Missing."""
+async def snapshot_of(kube: Kube, store: Store, namespaces: Namespaces, run: Object) -> Snapshot:
+    """The snapshot of a run as it would be stored now. Raises Missing, or StoreUnavailable."""
     metadata = run["metadata"]
     asked = _read(AgentRun, {key: value for key, value in run.items() if key != "status"}, "AgentRun")
     template = await _template(kube, namespaces, asked.spec.template_ref.name, metadata["namespace"])
@@ -50,6 +53,7 @@ async def snapshot_of(kube: Kube, namespaces: Namespaces, run: Object) -> Snapsh
     if allowed is not None and metadata["namespace"] not in allowed:
         raise Missing("NotAllowed", f'ModelProvider "{provider.metadata.name}" is not for {metadata["namespace"]}')
     await _check_secret(kube, namespaces, provider.spec.secret_ref)
+    source = await _source(kube, store, asked, metadata)
     try:
         return resolve.resolve(
             asked,
@@ -58,6 +62,7 @@ async def snapshot_of(kube: Kube, namespaces: Namespaces, run: Object) -> Snapsh
             sandbox_class=sandbox_class,
             uid=metadata["uid"],
             namespace=metadata["namespace"],
+            source_uid=source,
         )
     except Invalid as fault:
         raise Missing("InvalidSpec", str(fault)) from fault
@@ -66,6 +71,26 @@ async def snapshot_of(kube: Kube, namespaces: Namespaces, run: Object) -> Snapsh
 async def secret_of(kube: Kube, provider: str) -> SecretRef | None:
     """Where the API key of a run's provider is; None where it needs none. Raises Missing."""
     return (await _provider(kube, provider)).spec.secret_ref
+
+
+async def _source(kube: Kube, store: Store, asked: AgentRun, metadata: Object) -> str | None:
+    """UID of the run whose history this one begins with: that one is meant, whoever bears its name later."""
+    wanted, namespace = asked.spec.continue_from, metadata["namespace"]
+    if wanted is None:
+        return None
+    found = await kube.get(AGENT_RUN, namespace, wanted.name, metadata_only=True)
+    if found is None or found["metadata"]["uid"] == metadata["uid"]:
+        other = "" if found is None else "another run, "
+        message = f'spec.continueFrom.name is "{wanted.name}"; expected {other}an AgentRun that exists in {namespace}'
+        raise Missing("SourceNotFound", message)
+    uid: str = found["metadata"]["uid"]
+    head = (await EventLog(store, RunRef(namespace, uid, wanted.name)).state()).head
+    if head == 0:
+        raise Missing("SourceNotFound", f'spec.continueFrom.name is "{wanted.name}", of which there is no history')
+    if wanted.seq is not None and wanted.seq > head:
+        last = f'at most {head}, the last event of "{wanted.name}"'
+        raise Missing("InvalidSpec", f"spec.continueFrom.seq is {wanted.seq}; expected {last}")
+    return uid
 
 
 async def _template(kube: Kube, namespaces: Namespaces, name: str, namespace: str) -> AgentTemplate:

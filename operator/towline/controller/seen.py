@@ -113,6 +113,10 @@ class Facts:
     eager: bool
     sandbox_provider: str
     has_price: bool
+    keeps_workspace: bool = False
+    """The workspace outlives the sandbox's pod."""
+    lacks_volume: str = ""
+    """The class that cannot keep the workspace of a run that asks for it."""
     finish_after_seconds: int | None = None
     """How long the run waits for a prompt before it ends."""
 

@@ -74,6 +74,7 @@ class Sweep:
             if number % FINISHED_EVERY == 0:
                 await self._guarded(self.finished)
                 await self._guarded(self.reaper.histories)
+                await self._guarded(self.reaper.workspaces)
 
     async def unfinished(self) -> None:
         """Runs and pods that the API server has in another version than the watches told."""

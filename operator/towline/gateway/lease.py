@@ -170,7 +170,7 @@ class Lease:
                 record = await sandbox_events.read(self._store, self._run)
                 if record.state == "Ready":
                     return record
-                if record.state in ("Failed", "Lost", "Deleted") and (begun or record.name != older):
+                if record.state in ("Failed", "Lost", "Suspended", "Deleted") and (begun or record.name != older):
                     raise SandboxFailed(record.reason or "StartFailed", record.message or "the sandbox did not start")
                 begun = begun or record.state == "Starting"
                 await watch.wait(POLL_SECONDS)

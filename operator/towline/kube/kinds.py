@@ -39,6 +39,7 @@ class Kind:
 
 
 POD = Kind("v1", "Pod", "pods")
+CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 SECRET = Kind("v1", "Secret", "secrets")
 EVENT = Kind("v1", "Event", "events")
 NAMESPACE = Kind("v1", "Namespace", "namespaces", namespaced=False)
@@ -59,7 +60,7 @@ _ALL = {
     (kind.api_version, kind.name): kind
     for kind in (
         *OURS,
-        *(POD, SECRET, EVENT, NAMESPACE, LEASE, NETWORK_POLICY, TOKEN_REVIEW, CUSTOM_RESOURCE),
+        *(POD, CLAIM, SECRET, EVENT, NAMESPACE, LEASE, NETWORK_POLICY, TOKEN_REVIEW, CUSTOM_RESOURCE),
     )
 }
 

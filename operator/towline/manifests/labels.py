@@ -17,6 +17,11 @@ from towline.naming import (
 
 def run_labels(role: Literal["harness", "sandbox"], run: RunRef, number: int) -> dict[str, str]:
     """Of a pod of `run`: the `number` is a harness' epoch, or a sandbox's generation."""
+    return {**belongings(role, run), EPOCH_LABEL if role == "harness" else GENERATION_LABEL: str(number)}
+
+
+def belongings(role: Literal["harness", "sandbox"], run: RunRef) -> dict[str, str]:
+    """Of whatever belongs to `run` for as long as it lives."""
     return {
         "app.kubernetes.io/name": role,
         "app.kubernetes.io/part-of": "towline",
@@ -25,5 +30,4 @@ def run_labels(role: Literal["harness", "sandbox"], run: RunRef, number: int) ->
         RUN_NAMESPACE_LABEL: run.namespace,
         RUN_NAME_LABEL: run_name_label(run.name),
         RUN_UID_LABEL: run.uid,
-        EPOCH_LABEL if role == "harness" else GENERATION_LABEL: str(number),
     }

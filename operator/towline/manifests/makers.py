@@ -13,7 +13,8 @@ from towline.manifests.config import PodConfig
 from towline.manifests.harness_pod import harness_pod
 from towline.manifests.network_policy import sandbox_policies
 from towline.manifests.sandbox_pod import sandbox_pod
-from towline.naming import sandbox_key, sandbox_name
+from towline.manifests.workspace_claim import workspace_claim
+from towline.naming import sandbox_key, sandbox_name, workspace_claim_name
 
 
 class PodMakers:
@@ -30,7 +31,14 @@ class PodMakers:
     def sandbox_pod(self, run: RunRef, snapshot: Snapshot, generation: int) -> dict[str, Any]:
         """The run's `generation`-th sandbox."""
         key = sandbox_key(self._secret, sandbox_name(run.uid, generation))
-        return sandbox_pod(run, snapshot, generation, self.config.sandbox, key=key, forbidden=self.forbidden)
+        claim = workspace_claim_name(run.uid) if snapshot.sandbox.keeps_workspace else ""
+        return sandbox_pod(
+            run, snapshot, generation, self.config.sandbox, key=key, forbidden=self.forbidden, claim=claim
+        )
+
+    def workspace_claim(self, run: RunRef, snapshot: Snapshot) -> dict[str, Any] | None:
+        """What keeps the run's workspace; None where nothing does."""
+        return workspace_claim(run, snapshot, self.config.sandbox.namespace)
 
     def network_policies(self) -> Sequence[dict[str, Any]]:
         """Without these no sandbox may be made."""

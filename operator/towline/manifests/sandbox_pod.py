@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from towline.api.quantities import written
 from towline.api.snapshot import Sandbox, Snapshot
 from towline.events.event import RunRef
 from towline.manifests.config import SandboxPods
@@ -21,7 +22,6 @@ DEADLINE_SLACK_SECONDS = 60
 """As for the harness: the operator has had its chance to end the run."""
 
 _FIRST_USER, _USERS = 1_000_000, 1_000_000_000
-_UNITS = (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
 def sandbox_user(run_uid: str) -> int:
@@ -88,8 +88,8 @@ def sandbox_pod(
             "volumes": [
                 {"name": "sandbox", "persistentVolumeClaim": {"claimName": claim}}
                 if claim
-                else {"emptyDir": {"sizeLimit": _size(disk)}, "name": "sandbox"},
-                {"emptyDir": {"sizeLimit": _size(disk)}, "name": "tmp"},
+                else {"emptyDir": {"sizeLimit": written(disk)}, "name": "sandbox"},
+                {"emptyDir": {"sizeLimit": written(disk)}, "name": "tmp"},
                 {"emptyDir": {"sizeLimit": "64Mi"}, "name": "tools"}
                 if by_init
                 else {
@@ -179,11 +179,11 @@ def _resources(wanted: Sandbox, config: SandboxPods, disk: int) -> dict[str, dic
     memory = wanted.memory_bytes or config.limits.memory_bytes
     asked = config.requests
     return {
-        "limits": {"cpu": _cores(cpu), "ephemeral-storage": _size(disk), "memory": _size(memory)},
+        "limits": {"cpu": _cores(cpu), "ephemeral-storage": written(disk), "memory": written(memory)},
         "requests": {
             "cpu": _cores(min(asked.cpu_millis, cpu)),
-            "ephemeral-storage": _size(min(asked.disk_bytes, disk)),
-            "memory": _size(min(asked.memory_bytes, memory)),
+            "ephemeral-storage": written(min(asked.disk_bytes, disk)),
+            "memory": written(min(asked.memory_bytes, memory)),
         },
     }
 
@@ -195,8 +195,3 @@ def _deadline(snapshot: Snapshot, config: SandboxPods) -> int:
 
 def _cores(millis: int) -> str:
     return f"{millis}m" if millis % 1000 else str(millis // 1000)
-
-
-def _size(amount: int) -> str:
-    """As a person would write it, where that is exact."""
-    return next((f"{amount // size}{unit}" for unit, size in _UNITS if amount % size == 0), str(amount))

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.controller.world import FACTS, World
+from towline.controller.seen import Facts
 from towline.exit_codes import HarnessExit
 from towline.kube.pod_status import Trouble
 from towline.naming import FINALIZER, sandbox_name
 
-ENDING = replace(FACTS, finish_after_seconds=90)
 HAPPENINGS: dict[str, Any] = {
     "the harness starts": lambda world: world.starts(world.harness),
     "the harness crashes": lambda world: world.ends(world.harness),
@@ -27,7 +27,9 @@ HAPPENINGS: dict[str, Any] = {
     "the harness falls asleep": lambda world: world.ends(world.harness, HarnessExit.ASLEEP),
     "a person prompts": lambda world: world.is_prompted(),
     "the harness does what is to do": lambda world: world.works(),
-    "the run is to end when nobody prompts": lambda world: setattr(world, "facts", ENDING),
+    "the run is to end when nobody prompts": lambda world: setattr(
+        world, "facts", replace(world.facts, finish_after_seconds=90)
+    ),
     "a call wants a sandbox": lambda world: world.wants(),
     "the sandboxes start": lambda world: [world.starts(name) for name in world.pods if name.startswith("sandbox")],
     "the sandboxes die": lambda world: [world.ends(name) for name in world.pods if name.startswith("sandbox")],
@@ -55,8 +57,8 @@ LOOK = "the operator looks"
 stories = st.lists(st.sampled_from(sorted(HAPPENINGS)).flatmap(lambda each: st.sampled_from([each, LOOK])), max_size=40)
 
 
-def told(story: list[str]) -> World:
-    world = World()
+def told(story: list[str], facts: Facts = FACTS) -> World:
+    world = World(facts=facts)
     for what in story:
         if world.exists:
             HAPPENINGS[what](world)
@@ -76,15 +78,16 @@ def calm(world: World) -> None:
         world.works()
 
 
-@given(stories)
+@given(stories, st.booleans())
 @settings(max_examples=600, deadline=None)
-def test_it_comes_to_rest(story: list[str]) -> None:
-    world = told(story)
+def test_it_comes_to_rest(story: list[str], keeps_workspace: bool) -> None:
+    world = told(story, replace(FACTS, keeps_workspace=keeps_workspace))
 
     calm(world)
 
     if not world.exists:
         assert not world.pods, "a deleted run leaves nothing"
+        assert not world.workspace
         return
     world.settle()
     before = world.run.status
@@ -96,8 +99,10 @@ def test_it_comes_to_rest(story: list[str]) -> None:
         assert not alive
         assert FINALIZER not in world.run.finalizers
         assert not [pod for pod in world.pods.values() if not pod.harness]
+        assert not world.workspace, "kept for a run that is over"
     elif world.run.suspend:
         assert not alive
+        assert not [pod for pod in world.pods.values() if not pod.harness]
     elif world.state.waiting:
         assert not alive, "a run that waits sleeps"
         assert world.state.unread == 0, "no prompt is slept through"

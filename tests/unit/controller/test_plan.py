@@ -16,6 +16,7 @@ from towline.controller.actions import (
     CreateSandbox,
     DeletePod,
     DeleteRun,
+    DeleteWorkspace,
     ExpireHistory,
     Finish,
     Grant,
@@ -420,7 +421,7 @@ def test_deleting_without_the_store_waits_a_while_and_no_longer() -> None:
 
     world.passes(20)
 
-    assert actions(world) == [Settle()]
+    assert actions(world) == [DeleteWorkspace(), Settle()], "nobody can say now whether it had one"
 
 
 def test_a_pod_that_even_force_does_not_remove_is_let_go() -> None:

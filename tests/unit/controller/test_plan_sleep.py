@@ -5,12 +5,20 @@ from datetime import timedelta
 
 import pytest
 
-from tests.unit.controller.test_plan import FIRST, NEXT, POD, actions, with_sandbox, working
+from tests.unit.controller.test_plan import FIRST, NEXT, POD, SECOND, actions, with_sandbox, working
 from tests.unit.controller.world import FACTS, UID, World
-from towline.controller.actions import CreateHarness, DeletePod, Finish, Grant, MarkSandboxDeleted, RaiseEpoch
+from towline.controller.actions import (
+    CreateHarness,
+    DeletePod,
+    Finish,
+    Grant,
+    MarkSandboxDeleted,
+    MarkSandboxSuspended,
+    RaiseEpoch,
+)
 from towline.exit_codes import HarnessExit
 from towline.kube.pod_status import Ended
-from towline.naming import harness_pod_name
+from towline.naming import FINALIZER, harness_pod_name
 
 
 def asleep(world: World | None = None) -> World:
@@ -232,3 +240,56 @@ def test_the_sandbox_of_a_sleeping_run_is_released_before_anything_else_wants_it
         MarkSandboxDeleted(FIRST),
     ]
     assert harness_pod_name(UID, 1) in world.pods
+
+
+KEEPING = replace(FACTS, keeps_workspace=True)
+
+
+def test_a_sandbox_whose_workspace_is_kept_is_suspended_and_followed_by_one_that_has_it() -> None:
+    world = with_sandbox()
+    world.facts = KEEPING
+    world.workspace = True
+    world.waits()
+    world.ends(POD, HarnessExit.ASLEEP)
+    assert actions(world)[-1] == MarkSandboxSuspended(FIRST)
+    world.settle()
+    assert said(world, "SandboxReady") == ("False", "Suspended")
+    world.passes(11)
+
+    world.is_prompted()
+    world.settle()
+    world.starts(NEXT)
+    world.wants()
+    world.settle()
+    world.starts(SECOND)
+    world.settle()
+
+    assert (world.record.state, world.record.name, world.workspace) == ("Ready", SECOND, True)
+
+
+def test_the_workspace_goes_with_the_run_and_its_sandbox_is_told_to_be_gone() -> None:
+    world = asleep(with_sandbox())
+    world.facts = KEEPING
+    world.record = replace(world.record, state="Suspended")
+    world.workspace = True
+    world.set(cancel=True)
+    world.settle()
+    world.passes(20)
+    world.settle()
+
+    assert not world.workspace
+    assert world.record.state == "Deleted"
+    assert FINALIZER not in world.run.finalizers
+
+
+def test_a_class_without_a_volume_cannot_keep_a_workspace_and_the_condition_says_so() -> None:
+    world = with_sandbox()
+    world.facts = replace(FACTS, lacks_volume="default")
+    asleep(world)
+
+    told = world.run.condition("SandboxReady")
+
+    assert told["reason"] == "Released"
+    assert told["message"] == (
+        "the workspace went with the pod: SandboxClass default has no workspace.volume to keep it in"
+    )

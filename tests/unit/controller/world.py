@@ -16,12 +16,14 @@ from towline.controller.actions import (
     CreateSandbox,
     DeletePod,
     DeleteRun,
+    DeleteWorkspace,
     ExpireHistory,
     Finish,
     Grant,
     MarkSandboxDeleted,
     MarkSandboxLost,
     MarkSandboxReady,
+    MarkSandboxSuspended,
     Plan,
     RaiseEpoch,
     RequestCancel,
@@ -91,6 +93,8 @@ class World:
     made: list[str] = field(default_factory=list)
     """Names of all pods that were ever made, in order."""
     expired: bool = False
+    workspace: bool = False
+    """There is a claim that keeps it."""
     phases: list[str] = field(default_factory=list)
     """As the log tells them."""
 
@@ -210,6 +214,7 @@ class World:
             case CreateSandbox(generation):
                 assert self.policies, "no sandbox without policies"
                 if self.refuses is None:
+                    self.workspace = self.workspace or self.facts.keeps_workspace
                     self._make(sandbox_name(UID, generation), False, generation)
             case MarkSandboxReady(name, generation, address, _):
                 assert name not in self.lost_sandboxes
@@ -221,6 +226,12 @@ class World:
                 self.state = replace(self.state, want="")
             case MarkSandboxDeleted(name):
                 self.record = replace(self.record, state="Deleted", address="")
+            case MarkSandboxSuspended():
+                assert self.facts.keeps_workspace
+                self.record = replace(self.record, state="Suspended", address="")
+            case DeleteWorkspace():
+                assert all(pod.harness or pod.deleting for pod in self.pods.values()), "nothing mounts it"
+                self.workspace = False
             case ExpireHistory():
                 self.expired = True
             case Settle(annotations):
@@ -328,5 +339,5 @@ class World:
 
 _NEEDS_STORE = (
     *(StoreSnapshot, RaiseEpoch, CreateHarness, RequestCancel, Finish),
-    *(CreateSandbox, MarkSandboxReady, MarkSandboxLost, MarkSandboxDeleted, ExpireHistory),
+    *(CreateSandbox, MarkSandboxReady, MarkSandboxLost, MarkSandboxDeleted, MarkSandboxSuspended, ExpireHistory),
 )
