@@ -1,7 +1,7 @@
-"""Asking the model: one answer in the log, after as many attempts as it takes, told by events on the way.
+"""Asking the model: one attempt at an answer, told by events on the way, with the pause after one that failed.
 
-Called by the loop for answers and for the summary of a compaction. It retries what may pass; an interruption breaks the
-stream off at once, and what was said until then is kept.
+Called by the loop for answers and for the summary of a compaction. An interruption breaks the stream off at once, and
+what was said until then is kept.
 """
 
 from collections.abc import Sequence
@@ -68,10 +68,11 @@ class Asker:
     mail: Mail
 
     async def answer(self) -> Fail | None:
-        """Get the next answer into the log. None, too, when a person interrupted it: the log has what was said."""
+        """Try to get the next answer into the log. None as well when that failed and may be tried again, or when a
+        person interrupted it: the log has what was said."""
         history = self.journal.history
         request = self._request(history.messages)
-        got = await self._attempts(request, shown=True)
+        got = await self._attempt(request, shown=True)
         if not isinstance(got, tuple):
             return got
         this, answer, content = got
@@ -83,9 +84,9 @@ class Asker:
         return None
 
     async def summary(self, cut: Cut) -> Fail | None:
-        """Replace what is before `cut` by the model's summary. None, too, when it was interrupted: nothing changed."""
+        """Try to replace what is before `cut` by the model's summary. None as well when nothing came of it."""
         history = self.journal.history
-        got = await self._attempts(self._request(to_summarise(history, cut), purpose="summary"), shown=False)
+        got = await self._attempt(self._request(to_summarise(history, cut), purpose="summary"), shown=False)
         if not isinstance(got, tuple):
             return got
         this, answer, _ = got
@@ -119,35 +120,40 @@ class Asker:
         answers = self.journal.history.answers
         return Request(message_id, self.snapshot.system_prompt, tuple(messages), offered, answers, purpose)
 
-    async def _attempts(self, request: Request, *, shown: bool) -> "tuple[_Attempt, Finished, Content] | Fail | None":
-        """The answer and what it took; a Fail when there is none to be had; None when it was interrupted."""
-        attempt = 1
-        while True:
-            this = _Attempt(request.message_id, self.ports.clock.monotonic(), shown)
-            await self.journal.append(*self._start(this))
-            failpoints.hit("harness.model.before")
-            try:
-                answer = await self.mail.unless_interrupted(self._stream(request, this))
-                return this, answer, _recordable(answer)
-            except Interrupted:
-                await self._record_interruption(this, request)
-                return None
-            except ModelFault as fault:
-                end, totals = self._end(this, fault.usage, fault.reason)
-                facts = [end, *self._aborted(this, fault.reason)]
-                delay = retry_delay_seconds(attempt, fault.attempts, fault.retry_after_seconds)
-                if delay is None:
-                    await self.journal.append(*facts, totals=totals)
-                    return Fail(fault.reason, f"{fault} (attempt {attempt})" if attempt > 1 else str(fault))
-                retrying = {"reason": f"{fault.reason}: {fault}", "attempt": attempt, "delay_seconds": delay}
-                await self.journal.append(*facts, Fact("turn.retrying", retrying), totals=totals)
-            failpoints.hit("harness.retry.waiting")
-            try:
-                await self.mail.unless_interrupted(self.ports.clock.sleep(delay))
-            except Interrupted:
-                return None
-            attempt += 1
-            request = replace(request, message_id=self.ports.clock.new_message_id())
+    async def _attempt(self, request: Request, *, shown: bool) -> "tuple[_Attempt, Finished, Content] | Fail | None":
+        """The answer and what it took; a Fail when there is none to be had; None to decide again what comes next.
+
+        That is so after an interruption, and after the pause that a failed attempt is followed by: a steering prompt
+        may have come, or a limit be reached.
+        """
+        this = _Attempt(request.message_id, self.ports.clock.monotonic(), shown)
+        await self.journal.append(*self._start(this))
+        failpoints.hit("harness.model.before")
+        try:
+            answer = await self.mail.unless_interrupted(self._stream(request, this))
+            return this, answer, _recordable(answer)
+        except Interrupted:
+            await self._record_interruption(this, request)
+            return None
+        except ModelFault as fault:
+            return await self._record_fault(this, fault)
+
+    async def _record_fault(self, this: _Attempt, fault: ModelFault) -> Fail | None:
+        attempt = self.journal.history.failed_attempts + 1
+        end, totals = self._end(this, fault.usage, fault.reason)
+        facts = [end, *self._aborted(this, fault.reason)]
+        delay = retry_delay_seconds(attempt, fault.attempts, fault.retry_after_seconds)
+        if delay is None:
+            await self.journal.append(*facts, totals=totals)
+            return Fail(fault.reason, f"{fault} (attempt {attempt})" if attempt > 1 else str(fault))
+        retrying = {"reason": f"{fault.reason}: {fault}", "attempt": attempt, "delay_seconds": delay}
+        await self.journal.append(*facts, Fact("turn.retrying", retrying), totals=totals)
+        failpoints.hit("harness.retry.waiting")
+        try:
+            await self.mail.unless_interrupted(self.ports.clock.sleep(delay))
+        except Interrupted:
+            pass  # the next step is its
+        return None
 
     async def _stream(self, request: Request, this: _Attempt) -> Finished:
         async with AsyncExitStack() as closing:
@@ -215,7 +221,9 @@ def _recordable(answer: Finished) -> Content:
     """The blocks as they go into the log. Raises ModelProtocolError for an answer that no event can hold."""
     content = [block_data(block) for block in answer.blocks]
     if (size := len(to_json(content))) > MAX_ANSWER_BYTES:
-        raise ModelProtocolError(f"the answer has {size} bytes; expected at most {MAX_ANSWER_BYTES}")
+        fault = ModelProtocolError(f"the answer has {size} bytes; expected at most {MAX_ANSWER_BYTES}")
+        fault.usage = answer.usage
+        raise fault
     return content
 
 

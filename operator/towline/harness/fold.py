@@ -59,6 +59,8 @@ class History:
     """Length of all messages."""
     request_tokens: int = 0
     """Input and output of the last request that was answered: what the history was worth then."""
+    failed_attempts: int = 0
+    """Of the model request that is due, over all harnesses."""
     waiting_since: str = ""
     """Time of `turn.waiting`, when that is the last thing that happened."""
     begun: bool = False
@@ -77,11 +79,14 @@ class History:
                 self.turn = turn or self.turn + 1
                 self.turn_at = len(self.messages)
                 self.waiting_since = ""
+                self.failed_attempts = 0
                 self.totals += Totals(turns=1)
             case "user.message":
                 self._add_prompt(data)
             case "turn.completed":
                 self.turn_open = False
+            case "turn.retrying":
+                self.failed_attempts = data.get("attempt", 0)
             case "turn.waiting":
                 self.waiting_since = time
             case "span.model_request_start":
@@ -132,6 +137,7 @@ class History:
 
     def _add_answer(self, data: Mapping[str, Any]) -> None:
         self.unfinished_message = None
+        self.failed_attempts = 0
         self.answers += 1
         blocks = tuple(block_from(block) for block in data["content"])
         message = AssistantMessage(data["message_id"], blocks, data["stop_reason"])
@@ -176,7 +182,7 @@ class History:
         self.consumed = Consumed.from_list(data["consumed"])
         self.answers = data["answers"]
         self.totals = Totals(**{name: data["totals"].get(name, 0) for name in FIELDS})
-        self.request_tokens = 0
+        self.request_tokens = self.failed_attempts = 0
         self.unfinished_request = self.unfinished_message = None
         self.open_calls, self.claimed, self._asked_in = {}, set(), {}
 

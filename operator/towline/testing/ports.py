@@ -35,6 +35,10 @@ class MemoryClock:
     def monotonic(self) -> float:
         return self._seconds
 
+    def move_to(self, time: str, seconds: float = 0.0) -> None:
+        """The wall clock's hands, to so long after `time`."""
+        self._seconds = (datetime.fromisoformat(time) - datetime(2026, 1, 1, tzinfo=UTC)).total_seconds() + seconds
+
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self._seconds += seconds

@@ -330,3 +330,73 @@ async def test_a_prompt_of_its_own_is_not_needed_by_an_interactive_run():
     await run_turns(all_ports, snapshot(prompt="", interactive=True), History())
 
     assert [started["prompt_ids"] for started in sink.payloads("turn.started")] == [["1-0"]]
+
+
+@pytest.mark.parametrize(
+    ("clock_moved", "slept"),
+    [(0.0, [60.0]), (50.0, [10.0]), (3600.0, []), (-3600.0, [60.0])],
+)
+async def test_a_resumed_run_has_waited_by_the_log_and_never_less_than_nothing(clock_moved, slept):
+    _, before, _, _ = await run(RoteModel("one"), interactive=True)
+    all_ports, _, clock = ports(RoteModel(), before)
+    history = fold(before.events)
+    clock.move_to(history.waiting_since, clock_moved)
+
+    assert await run_turns(all_ports, snapshot(interactive=True), history) is Ending.ASLEEP
+
+    assert clock.slept == slept
+    assert before.types.count("turn.waiting") == 1
+
+
+async def test_an_interactive_run_that_waited_long_enough_completes_with_its_last_answer():
+    sink = MemorySink()
+    all_ports, _, clock = ports(RoteModel("one"), sink)
+    idle = {"suspend_after_seconds": 50, "finish_after_seconds": 52}
+
+    assert await run_turns(all_ports, snapshot(interactive=True, idle_policy=idle), History()) is Ending.FINISHED
+
+    assert clock.slept == [50.0, 2.0]
+    assert sink.payloads("run.completed")[0]["result"]["text"] == "one"
+
+
+async def test_attempts_are_counted_over_all_harnesses_that_make_them():
+    sink = MemorySink()
+    all_ports, _, clock = ports(RoteModel(*[ModelUnavailable("down")] * 5), sink)
+
+    async def die(seconds):
+        if seconds == 8:
+            raise RuntimeError("killed here")
+
+    clock.sleep = die
+    with pytest.raises(RuntimeError):
+        await run_turns(all_ports, snapshot(), History())
+    all_ports, _, clock = ports(RoteModel(*[ModelUnavailable("down")] * 4), sink, first_id=1000)
+
+    await run_turns(all_ports, snapshot(), fold(sink.events))
+
+    assert clock.slept == [16.0, 32.0, 60.0]
+    assert sink.payloads("run.failed")[0]["message"] == "down (attempt 8)"
+
+
+async def test_a_limit_that_broken_answers_reached_ends_the_run_before_the_next_attempt():
+    fault = ModelUnavailable("cut")
+    fault.usage = Usage(input_tokens=100)
+    model = RoteModel(fault, "Never asked.")
+
+    _, sink, _, _ = await run(model, limits=Limits(max_input_tokens=100))
+
+    assert sink.payloads("run.failed")[0]["reason"] == "InputTokenLimitReached"
+    assert len(model.requests) == 1
+
+
+async def test_a_steering_prompt_that_comes_while_a_retry_waits_goes_into_the_next_attempt():
+    inbox = MemoryInbox()
+    all_ports, _, clock = ports(RoteModel(ModelUnavailable("busy"), "ok"), MemorySink(), inbox)
+
+    async def sleep(seconds):
+        inbox.post("In French.", "steer")
+
+    clock.sleep = sleep
+    await run_turns(all_ports, snapshot(), History())
+
+    assert [message.text for message in all_ports.model.requests[1].messages] == ["Go.", "In French."]

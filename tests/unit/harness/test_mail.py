@@ -5,9 +5,11 @@ import asyncio
 import pytest
 
 from tests.unit.harness.test_loop import run, snapshot
+from towline.errors import StoreUnavailable
 from towline.harness.consumed import Consumed
 from towline.harness.fold import History, fold
 from towline.harness.loop import Ending, run_turns
+from towline.harness.mail import Mail
 from towline.harness.models import anthropic, openai_chat
 from towline.harness.models.base import ModelUnavailable
 from towline.harness.transcript import AssistantMessage, Text, UserMessage
@@ -211,6 +213,42 @@ async def test_a_prompt_that_comes_while_the_run_is_ending_is_answered_first():
     assert await run_turns(all_ports, snapshot(), History()) is Ending.FINISHED
     assert tries == [0, 1]
     assert sink.payloads("run.completed")[0]["result"]["text"] == "two"
+
+
+async def test_whoever_leaves_leaves_nothing_running():
+    inbox, left = MemoryInbox(), asyncio.Event()
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    before = asyncio.all_tasks()
+    mail = Mail(inbox, "Go.", History())
+    leaving = asyncio.ensure_future(mail.unless_interrupted(work()))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+
+    assert left.is_set()
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_store_that_is_away_interrupts_nothing():
+    inbox = MemoryInbox()
+
+    async def away(cursor):
+        raise StoreUnavailable("away")
+
+    async def work():
+        inbox.read_after = away
+        inbox.post("Stop.", "interrupt")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return "done"
+
+    assert await Mail(inbox, "Go.", History()).unless_interrupted(work()) == "done"
 
 
 async def test_of_thousands_of_queued_prompts_the_interruption_is_found():
