@@ -8,6 +8,7 @@ It says nothing about who may reach us: the gateway's dial is the proof of that.
 import asyncio
 import errno
 import socket
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,8 +20,9 @@ ROUNDS = 2
 """Rounds in a row in which everything was closed. Measured: what was closed once never opened again."""
 ANSWER_SECONDS = 0.15
 """Refusals are rate limited, so most destinations fall silent instead: this is what a round costs."""
-PAUSE_SECONDS = 0.05
-"""Between two rounds, so that they cannot both fall into a moment in which there is no network at all."""
+SPACING_SECONDS = 0.1
+"""From the begin of a round to that of the next, so that two cannot fall into one moment without any network. The next
+one does not wait for the answers of the last: a silence is known to be one only in its own time."""
 KUBELET_PORT = 10250
 
 ASK_DNS = b"\x74\x6c\0\0\0\1\0\0\0\0\0\0\7version\4bind\0\0\x10\0\3"
@@ -84,15 +86,37 @@ async def prove(destinations: Sequence[Destination], seconds: float) -> None:
     no network at all is given no destinations, and proves nothing.
     """
     clock = asyncio.get_running_loop().time
-    deadline, closed = clock() + seconds, 0
-    while destinations and closed < ROUNDS:
-        answers = await asyncio.gather(*(_is_open(each) for each in destinations))
-        reached = [each for each, is_open in zip(destinations, answers, strict=True) if is_open]
-        closed = 0 if reached else closed + 1
-        if reached and clock() >= deadline:
-            raise NotEnforced(reached, seconds)
-        if closed < ROUNDS:
-            await asyncio.sleep(PAUSE_SECONDS)
+    deadline, next_round, closed = clock() + seconds, clock(), 0
+    rounds: deque[asyncio.Task[list[Destination]]] = deque()
+    try:
+        while destinations and closed < ROUNDS:
+            if clock() >= next_round:
+                rounds.append(asyncio.create_task(_reached(destinations)))
+                next_round = clock() + SPACING_SECONDS
+            await _until(next_round - clock(), rounds[0] if rounds else None)
+            if rounds and rounds[0].done():
+                reached = rounds.popleft().result()
+                closed = 0 if reached else closed + 1
+                if reached and clock() >= deadline:
+                    raise NotEnforced(reached, seconds)
+    finally:
+        for each in rounds:
+            each.cancel()
+        await asyncio.gather(*rounds, return_exceptions=True)
+
+
+async def _until(seconds: float, oldest: "asyncio.Task[list[Destination]] | None") -> None:
+    """Until the oldest round is over, or for so long."""
+    if oldest is None:
+        await asyncio.sleep(max(seconds, 0))
+    else:
+        await asyncio.wait([oldest], timeout=max(seconds, 0))
+
+
+async def _reached(destinations: Sequence[Destination]) -> list[Destination]:
+    """One round: those that answer."""
+    answers = await asyncio.gather(*(_is_open(each) for each in destinations))
+    return [each for each, is_open in zip(destinations, answers, strict=True) if is_open]
 
 
 async def _is_open(destination: Destination) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.local.toolserver.running import KEY, running
 from towline.sandbox.guest import Answer, Guest
+from towline.toolserver import netcheck
 from towline.toolserver.netcheck import ASK_DNS, EXIT_CODE, NotEnforced, parse_destinations, prove
 
 
@@ -37,9 +38,26 @@ async def test_refusal_and_silence_both_count_as_closed() -> None:
 
         await prove(parse_destinations(f"{closed_port()},{silence}", ""), 5)
 
-        # Two rounds of the silent one's 150 ms, in parallel with the rest.
-        assert 0.3 <= asyncio.get_running_loop().time() - begun < 3
-        assert silent.recv(512) == ASK_DNS
+        # The second round begins 100 ms after the first, and waits 150 ms for the silent one.
+        assert 0.25 <= asyncio.get_running_loop().time() - begun < 3
+        assert [silent.recv(512), silent.recv(512)] == [ASK_DNS, ASK_DNS]
+
+
+async def test_the_next_round_does_not_wait_for_the_answers_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(netcheck, "ANSWER_SECONDS", 60.0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.settimeout(10)
+        port = silent.getsockname()[1]
+        proving = asyncio.create_task(prove(parse_destinations(f"udp:127.0.0.1:{port}", ""), 5))
+
+        for _ in range(2):
+            assert await asyncio.to_thread(silent.recv, 512) == ASK_DNS
+
+        assert not proving.done()
+        proving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await proving
 
 
 async def test_what_stays_open_is_named_when_the_time_is_up(listener: socket.socket) -> None:
