@@ -7,7 +7,7 @@ import pytest
 
 from e2e.cluster.shell import wait_until
 from e2e.installation import HARNESSES
-from e2e.runs import Run, Team, call, say
+from e2e.runs import API, Run, Team, call, say
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -33,6 +33,25 @@ def test_the_table_tells_what_became_of_a_run(finished: Run) -> None:
 
     assert headings == ["NAME", "TEMPLATE", "PHASE", "REASON", "TURNS", "SANDBOX", "AGE"]
     assert cells[:6] == ["hello", "hello", "Succeeded", "Completed", "1", "Deleted"]
+
+
+def test_the_table_tells_what_a_run_waits_for(team: Team) -> None:
+    kubectl = team.installation.kubectl
+    waiting = Run(team, "waiting")
+    spec = {"prompt": "go", "templateRef": {"name": "nowhere"}}
+    kubectl.apply(
+        {"apiVersion": API, "kind": "AgentRun", "metadata": {"name": "waiting"}, "spec": spec}, namespace=team.namespace
+    )
+    paused = team.run("paused", say("never said"), tools=(), suspend=True)
+    waiting.until("Accepted", "False")
+    paused.until("Suspended", "True")
+
+    rows = kubectl("get", "arun", f"--namespace={team.namespace}").splitlines()[1:]
+
+    assert [row.split()[:4] for row in rows] == [
+        ["paused", "paused", "Suspended", "UserRequested"],
+        ["waiting", "nowhere", "Pending", "TemplateNotFound"],
+    ]
 
 
 def test_the_wide_table_adds_what_it_took(finished: Run) -> None:

@@ -122,14 +122,15 @@ REASONS: dict[ConditionType, dict[str, str]] = {
         "Idle": "An interactive run waited longer than idlePolicy allows; a prompt wakes it.",
         "NotSuspended": "The run may run.",
     },
-    ConditionType.SUCCEEDED: {
-        "Running": "The run has not ended.",
-        "Cancelling": "The run is being cancelled: nothing new starts.",
-    }
-    | OUTCOMES,
     ConditionType.FINISHED: {"Running": "The run has not ended."} | OUTCOMES,
 }
-"""Every reason there is, with its meaning. A reason outside this list is a fault of the writer."""
+REASONS[ConditionType.SUCCEEDED] = {
+    **{reason: meaning for reasons in REASONS.values() for reason, meaning in reasons.items()},
+    "Running": "The run has not ended, and nothing holds it up.",
+    "Cancelling": "The run is being cancelled: nothing new starts.",
+}
+"""Every reason there is, with its meaning. A reason outside this list is a fault of the writer. Until a run ends,
+Succeeded has the reason of the condition that holds it up."""
 
 _STARTED_BEFORE = ("Restarting", "Waking", "Released", "Asleep")
 """HarnessReady is False for these, and yet the run has made progress: it is not Pending again."""

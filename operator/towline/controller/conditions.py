@@ -3,6 +3,7 @@
 Called by `status.py`. Reasons come out of the closed list in `api/conditions.py`. Pure.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,9 @@ from towline.controller.story import ON_PURPOSE
 from towline.naming import sandbox_name
 from towline.sandbox.pod_state import POLICY_NOT_ENFORCED
 
+_NO_HINDRANCE = ("NotRequested", "Starting", "Suspended", "Lost", "StartFailed", "Released")
+"""SandboxReady is False for these, and the run goes on: it needs none, or the next call gets a new one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -25,16 +29,15 @@ class Said:
 
 def all_of(seen: Observed, ended: Outcome | None) -> dict[Type, Said]:
     """Every condition, in the order of the documentation."""
-    return {
+    said = {
         Type.ACCEPTED: accepted(seen),
         Type.QUEUED: Said("False", "NotQueued"),
         Type.HARNESS_READY: harness_ready(seen, ended),
         Type.SANDBOX_READY: sandbox_ready(seen, ended),
         Type.INPUT_REQUIRED: input_required(seen, ended),
         Type.SUSPENDED: suspended(seen, ended),
-        Type.SUCCEEDED: succeeded(seen, ended),
-        Type.FINISHED: finished(ended),
     }
+    return said | {Type.SUCCEEDED: succeeded(seen, ended, said), Type.FINISHED: finished(ended)}
 
 
 def accepted(seen: Observed) -> Said:
@@ -139,13 +142,28 @@ def suspended(seen: Observed, ended: Outcome | None) -> Said:
     return Said("False", "NotSuspended")
 
 
-def succeeded(seen: Observed, ended: Outcome | None) -> Said:
+def succeeded(seen: Observed, ended: Outcome | None, others: Mapping[Type, Said]) -> Said:
+    """Until the end its reason is what the run waits for: the one word that `kubectl get` shows beside the phase."""
     if ended is not None:
         return Said("True" if ended.kind == "Succeeded" else "False", ended.reason, ended.message)
     asked = seen.store is not None and seen.store.state.cancel is not None
     if seen.run.cancel or seen.run.deleting_since is not None or asked:
         return Said("Unknown", "Cancelling", seen.run.cancel_reason)
-    return Said("Unknown", "Running")
+    waits = next((said for kind, said in others.items() if _holds_up(kind, said)), None)
+    return Said("Unknown", waits.reason, waits.message) if waits is not None else Said("Unknown", "Running")
+
+
+def _holds_up(kind: Type, said: Said) -> bool:
+    match kind:
+        case Type.ACCEPTED:
+            return said.status == "False"
+        case Type.HARNESS_READY:
+            return said.status == "False" and said.reason not in ("Released", "Asleep")
+        case Type.SANDBOX_READY:
+            return said.status == "False" and said.reason not in _NO_HINDRANCE
+        case Type.INPUT_REQUIRED | Type.SUSPENDED:
+            return said.status == "True"
+    return False
 
 
 def finished(ended: Outcome | None) -> Said:

@@ -32,6 +32,27 @@ def test_every_condition_has_a_documented_reason() -> None:
             assert each["reason"] in REASONS[ConditionType(each["type"])]
 
 
+def test_until_the_end_the_reason_beside_the_phase_is_what_the_run_waits_for() -> None:
+    nowhere = World(missing=Trouble("TemplateNotFound", "no template"))
+    nowhere.reconcile()
+    storeless = World(store_away=True)
+    storeless.reconcile()
+    beginning, paused = World(), World()
+    beginning.settle()
+    paused.set(suspend=True)
+    paused.settle()
+
+    told = [said(each, "Succeeded") for each in (nowhere, storeless, beginning, paused, working())]
+
+    assert told == [
+        ("Unknown", "TemplateNotFound"),
+        ("Unknown", "StoreUnavailable"),
+        ("Unknown", "Starting"),
+        ("Unknown", "UserRequested"),
+        ("Unknown", "Running"),
+    ]
+
+
 def test_the_status_of_an_unchanged_run_is_equal_to_the_former_one() -> None:
     world = working()
     world.passes(100)
