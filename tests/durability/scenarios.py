@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.durability.rig import EFFECTS, NO_ARMS, Arms, Run, kill_now
 from towline.api.snapshot import ScriptedStep
+from towline.exit_codes import HarnessExit
 from towline.testing.scripted_server import Fault, ScriptedServer
 
 Act = Callable[[Run], Awaitable[None]]
@@ -23,6 +24,7 @@ class Scenario:
     steps: Sequence[dict[str, Any]]
     orders: Sequence[str] = ()
     given: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
     act: Act | None = None
     first: Arms = NO_ARMS
     """Deaths that belong to it."""
@@ -35,7 +37,7 @@ class Scenario:
         """The fields of a run's snapshot, for as long as its provider is there."""
         common = {"tools": ["exec", "list_dir", "write_file"], "policy": POLICY, **self.given}
         if self.faults is None:
-            yield common | {"model": {**SCRIPTED, "script": list(self.steps)}}
+            yield common | {"model": {**SCRIPTED, **self.model, "script": list(self.steps)}}
             return
         async with ScriptedServer([ScriptedStep.model_validate(step) for step in self.steps], self.faults) as server:
             yield common | {
@@ -86,6 +88,35 @@ async def _talk(run: Run) -> None:
         await run.until("turn.waiting")
         await asyncio.sleep(0.2)  # it waits, and has looked into the inbox in vain
         await run.post(text, key=f"k{number}")
+    await run.until("turn.completed", 3)
+    await run.cancel("enough")
+
+
+async def _interrupt(run: Run) -> None:
+    """Twice: while a command runs, and while the model speaks."""
+    await run.until("agent.tool_use")
+    await asyncio.sleep(0.6)
+    await run.post("Stop.", key="a", delivery="interrupt")
+    await run.until("turn.started", 2)
+    await asyncio.sleep(0.4)
+    await run.post("Stop again.", key="b", delivery="interrupt")
+
+
+async def _steer(run: Run) -> None:
+    await run.until("agent.tool_use")
+    await run.post("In French, please.", key="a", delivery="steer")
+    await let_go(run)
+
+
+async def _wake(run: Run) -> None:
+    """After it has fallen asleep, and again."""
+    for number in (1, 2):
+        await run.until("turn.completed", number)
+        while not (asleep := [end for end in run.harness_exits if end.code == HarnessExit.ASLEEP]) or (
+            len(asleep) < number
+        ):
+            await asyncio.sleep(0.1)
+        await run.post(f"Prompt {number}.", key=f"k{number}")
     await run.until("turn.completed", 3)
     await run.cancel("enough")
 
@@ -166,6 +197,37 @@ SCENARIOS = (
         steps=[says(WORDS, executes("e1", then="sleep 60; echo late >> effects")), says("Never said.")],
         orders=["e1"],
         act=_cancel,
+        ends="run.cancelled",
+    ),
+    Scenario(
+        name="interrupted",
+        steps=[
+            says(WORDS, executes("k1", then="sleep 60; echo late >> effects")),
+            says("word " * 60, pause=30),
+            says("Stopped.", executes("k2")),
+            says("Done."),
+        ],
+        orders=["k1", "k2"],
+        act=_interrupt,
+    ),
+    Scenario(
+        name="steered",
+        steps=[says("", executes("l1", then=HELD)), says("", executes("l2")), says("Done.")],
+        orders=["l1", "l2"],
+        act=_steer,
+    ),
+    Scenario(
+        name="compacted",
+        steps=[*(says("word " * 100, executes(f"m{number}"), pause=0) for number in range(1, 8)), says("Done.")],
+        orders=[f"m{number}" for number in range(1, 8)],
+        model={"context_tokens": 500},
+    ),
+    Scenario(
+        name="asleep",
+        steps=[says("Once."), says("Upon a time.", executes("n1")), says("There was."), says("The end.")],
+        orders=["n1"],
+        given={"interactive": True, "idle_policy": {"suspend_after_seconds": 1}},
+        act=_wake,
         ends="run.cancelled",
     ),
     Scenario(

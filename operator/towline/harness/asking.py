@@ -96,7 +96,9 @@ class Asker:
             await self.journal.append(end, totals=totals)
             return Fail("EmptyAnswer", "the model gave no summary of a conversation that is too long to go on with")
         data = compacted(history, cut, text, history.totals + totals)
+        failpoints.hit("harness.compact.before")
         await self.journal.append(end, Fact("context.compacted", data), totals=totals)
+        failpoints.hit("harness.compact.after")
         return None
 
     async def close_unfinished(self) -> None:
@@ -133,6 +135,7 @@ class Asker:
             answer = await self.mail.unless_interrupted(self._stream(request, this))
             return this, answer, _recordable(answer)
         except Interrupted:
+            failpoints.hit("harness.interrupted")
             await self._record_interruption(this, request)
             return None
         except ModelFault as fault:

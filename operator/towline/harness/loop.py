@@ -68,6 +68,7 @@ async def run_turns(ports: Ports, snapshot: Snapshot, history: History) -> Endin
             case StartTurn(prompt):
                 await _start_turn(journal, prompt)
             case TakeSteers(prompts):
+                failpoints.hit("harness.steer.before")
                 await journal.append(*map(_message, prompts), totals=Totals(prompts=len(prompts)))
             case AskModel():
                 failure = await asker.answer()
@@ -89,6 +90,7 @@ async def run_turns(ports: Ports, snapshot: Snapshot, history: History) -> Endin
                     case Wait(seconds):
                         await mail.news_or(ports.clock.sleep(seconds))
                     case Sleep():
+                        failpoints.hit("harness.asleep")
                         return Ending.ASLEEP
                     case Finish():
                         if await _complete(journal, seen):
@@ -136,11 +138,13 @@ async def _call_tools(ports: Ports, journal: Journal, mail: Mail, uses: Sequence
 
 async def _interrupt(ports: Ports, journal: Journal, uses: Sequence[ToolUse]) -> Fail | None:
     """Every tool use gets its one result all the same: that it was cancelled, or what it was before."""
+    failpoints.hit("harness.interrupt.before")
     try:
         for use in uses:
             journal.adopt(use, await ports.tools.cancel(use))
     except GatewayRefused as refusal:
         return Fail("GatewayRefused", str(refusal))
+    failpoints.hit("harness.interrupt.after")
     await journal.append(Fact("turn.completed", {"stop_reason": "interrupted"}))
     return None
 
