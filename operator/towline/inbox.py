@@ -41,8 +41,8 @@ async def post(
 ) -> Prompt:
     """Posts a prompt, once per idempotency key: a repeat returns the first.
 
-    Raises LogClosed on a finished run, Invalid for a key that was used with another content or delivery, for content
-    that is too long, and for a delivery that does not exist.
+    Raises LogClosed on a finished run, Invalid for a run that does not exist, for a key that was used with another
+    content or delivery, for content that is too long, and for a delivery that does not exist.
     """
     if delivery not in get_args(Delivery):
         raise Invalid(f'delivery: "{delivery}"; expected {", ".join(get_args(Delivery))}')

@@ -1,6 +1,7 @@
 """Prompts: posted once, read in order, refused after the end."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,19 @@ from towline.events.event import draft
 from towline.events.log import EventLog
 from towline.events.totals import Totals
 from towline.inbox import Prompt
+
+
+@pytest.fixture(autouse=True)
+async def begun(store, run, now):
+    await runs.create(store, run, b"{}", now=now)
+
+
+async def test_a_run_that_does_not_exist_takes_no_prompt_and_leaves_nothing_behind(store, run):
+    unknown = replace(run, uid="unknown")
+
+    with pytest.raises(Invalid, match="expected the UID of one that exists"):
+        await inbox.post(store, unknown, "hello", key="k")
+    assert await store.client.execute_command("EXISTS", unknown.keys.meta) == 0
 
 
 async def test_prompts_are_numbered_and_read_after_a_cursor(store, run):
@@ -188,5 +202,5 @@ async def test_a_reply_is_found_in_a_log_whose_beginning_is_no_longer_kept(store
     await write(*taking("0-0"), saying("long ago"), DONE)
     await write(*taking("1-0"), saying("lately"), DONE, turn=2)
 
-    assert await runs.trim(store, run, 5, above=3) == 4
+    assert await runs.trim(store, run, 6, above=3) == 5
     assert await inbox.wait_for_reply(store, run, "1-0") == inbox.Reply("lately", "end_turn")

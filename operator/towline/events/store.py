@@ -209,6 +209,8 @@ def _refusal(word: str, rest: str) -> TowlineError | None:
             return CallMismatch(rest)
         case "ORDER":
             return Invalid(f"append out of order: expected n={rest}")
+        case "ABSENT":
+            return Invalid("the run has not begun, or its history has expired; expected the UID of one that exists")
         case "UNREAD":
             return PromptsUnread(int(rest))
         case "UNKNOWN":
