@@ -45,7 +45,7 @@ def test_its_script_calls_offered_tools_with_good_arguments_and_ends_with_an_ans
     for call in (call for step in steps for call in step.tool_calls):
         assert call.name in snapshot.tools
         assert problem(TOOLS[call.name], call.arguments) is None
-    assert all(step.tool_calls for step in steps)
+    assert snapshot.interactive or all(step.tool_calls for step in steps), "an answer without one ends the run"
     assert last.text
     assert not last.tool_calls
 

@@ -175,6 +175,15 @@ def test_cancel_while_the_run_waits_for_a_prompt(towline: Towline) -> None:
     cancelled(towline, running)
 
 
+def test_cancel_while_the_run_sleeps(towline: Towline) -> None:
+    run = agent_run(interactive=True, idlePolicy={"suspendAfterSeconds": 1})
+    running = towline.start("run", towline.write("r.yaml", run, template(), script(says("Hello."))), "--json")
+    running.until("turn.waiting")
+    eventually(lambda: not [line for line in towline.descendants().values() if "towline.harness" in line])
+
+    cancelled(towline, running)
+
+
 # -- prompts -----------------------------------------------------------------------------------------------------------
 
 

@@ -1,12 +1,14 @@
 """`towline prompt`: a further prompt for a run, on this machine or on a cluster; with --wait, its answer."""
 
 import argparse
+import asyncio
 import sys
 import uuid
 
 from towline import inbox
 from towline.cli import exits
-from towline.cli.target import Target, add_place_options, add_run_argument, target
+from towline.cli.sanitize import printable
+from towline.cli.target import Target, add_place_options, add_run_argument, target, through_changes
 from towline.errors import Invalid, LogClosed
 from towline.events.event import RunRef
 from towline.settings import LocalSettings
@@ -16,10 +18,11 @@ An interactive run that has answered waits for the next prompt; one that sleeps 
 in order, each in a turn of its own. A prompt is answered, or refused: never taken and forgotten.
 
 exit codes:
-  0    the prompt is in the run's inbox
-  1    the run has ended
+  0    the prompt is in the run's inbox; with --wait, it was answered
+  1    the run has ended; with --wait, also when the answer was broken off
   2    wrong input: no such run, a prompt that is too long, a key that another prompt has
   3    this machine cannot: the store does not answer
+  124  no answer within --timeout; the prompt stays in the inbox
 """
 
 
@@ -52,8 +55,18 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     parser.add_argument(
         "--key", metavar="KEY", help="makes a repeat harmless: the same key is the same prompt (default: a new one)"
     )
+    parser.add_argument("--wait", action="store_true", help="wait for the answer, and print it alone")
+    parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="wait no longer than this")
     add_place_options(parser)
     parser.set_defaults(verb=prompt)
+
+
+def seconds(text: str) -> float:
+    """A time to wait."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError
+    return number
 
 
 async def prompt(arguments: argparse.Namespace, settings: LocalSettings) -> int:
@@ -62,14 +75,45 @@ async def prompt(arguments: argparse.Namespace, settings: LocalSettings) -> int:
         raise Invalid("the prompt is empty; expected some words")
     if arguments.key is not None and not arguments.key:
         raise Invalid("--key is empty; expected any other text, the same for a repeat of the same prompt")
-    key = arguments.key or uuid.uuid4().hex
+    if arguments.timeout is not None and not arguments.wait:
+        raise Invalid("--timeout goes with --wait")
+    arguments.key = arguments.key or uuid.uuid4().hex
+    try:
+        async with asyncio.timeout(arguments.timeout):
+            # Begun again with the same key, it is the same prompt.
+            return await through_changes(lambda: _prompt(arguments, settings, text), lambda: 0)
+    except TimeoutError:
+        print(f"towline: no answer within {arguments.timeout:g} s; the prompt stays in the inbox", file=sys.stderr)
+        return exits.NO_REPLY
+
+
+async def _prompt(arguments: argparse.Namespace, settings: LocalSettings, text: str) -> int:
     async with target(arguments, settings, verb="prompt", alive=True) as found:
-        refuse_unattended(found)
+        arguments.run = found.run.uid
         try:
-            posted = await inbox.post(found.store, found.run, text, key=key, delivery=arguments.delivery)
+            posted = await _post(found, text, arguments)
         except LogClosed as fault:
             return say_ended(found.run, fault)
-    print(f"prompt {posted.id.partition('-')[0]} is in the inbox of {found.run.name}")
+        if not arguments.wait:
+            print(f"prompt {posted.number} is in the inbox of {found.run.name}")
+            return exits.OK
+        return say_reply(found.run, await inbox.wait_for_reply(found.store, found.run, posted.id))
+
+
+async def _post(found: Target, text: str, arguments: argparse.Namespace) -> inbox.Prompt:
+    refuse_unattended(found)
+    return await inbox.post(found.store, found.run, text, key=arguments.key, delivery=arguments.delivery)
+
+
+def say_reply(run: RunRef, reply: inbox.Reply) -> int:
+    """The answer goes to stdout; what kept it from being whole, to stderr."""
+    if reply.text:
+        print(printable(reply.text))
+    if reply.ended is not None and reply.ended.type != "run.completed":
+        return say_ended(run, LogClosed(reply.ended.type))
+    if reply.stop_reason == "interrupted":
+        print("towline: the answer was interrupted", file=sys.stderr)
+        return exits.FAILED
     return exits.OK
 
 

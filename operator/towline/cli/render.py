@@ -126,7 +126,11 @@ class Terminal:
         else:
             delivery = str(data.get("delivery") or "queue")
             how = "" if delivery == "queue" else f"  ({one_line(delivery, 20)})"
-            self._line(f"{MARK}{one_line(text, LINE_CHARACTERS)}{how}", BOLD)
+            said = f"{one_line(text, LINE_CHARACTERS)}{how}"
+            if self._asking:  # behind the mark that stands there
+                self._write(said + "\n", BOLD)
+            else:
+                self._line(MARK + said, BOLD)
 
     def _mark(self) -> None:
         self._fresh_line()

@@ -73,6 +73,12 @@ def test_what_is_typed_after_the_mark_is_not_shown_twice() -> None:
     )
 
 
+def test_a_prompt_from_elsewhere_takes_the_mark_that_stands_there() -> None:
+    assert at_a_terminal(WAITING, asked("1-0", "Hello."), message("Hi.")) == (
+        f"waiting for a prompt: type it here, or: {ASK}\n› Hello.\nHi.\n"
+    )
+
+
 def test_what_is_typed_amid_an_answer_is_shown_in_its_place() -> None:
     assert at_a_terminal(["Hello."], message("Hi."), asked("1-0", "Hello.")) == "Hello.\nHi.\n› Hello.\n"
 
