@@ -39,7 +39,9 @@ specs = some.fixed_dictionaries(
 @given(name=names, spec=specs)
 def test_a_run_written_as_yaml_reads_back_the_same(name: str, spec: dict[str, object]) -> None:
     run = AgentRun.from_wire({"metadata": {"name": name}, "spec": spec})
-    written = yaml.safe_dump(run.model_dump(mode="json", by_alias=True, exclude_none=True), allow_unicode=True)
+    data = run.model_dump(mode="json", by_alias=True, exclude_none=True)
+    # Quoted, as PyYAML writes 0E0 bare, which is a number for us and for kubectl.
+    written = yaml.safe_dump(data, allow_unicode=True, default_style='"')
     (document,) = parse(written, "written")
     assert AgentRun.from_wire(document.value) == run
 
