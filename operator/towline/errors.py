@@ -3,6 +3,7 @@
 TowlineError
 ├── Invalid             a person must change something: names the field, the value and what was expected
 ├── StoreUnavailable    Redis cannot be reached, or refuses writes: wait, then retry
+├── StoreLost           a failover lost what this stands on: ask again, once the run's writer has put its tail back
 ├── StopWriting         this process no longer holds the run: exit, do not retry
 │   ├── Fenced          a higher epoch owns the run
 │   ├── LogClosed       the run has its terminal event
@@ -30,6 +31,15 @@ class Invalid(TowlineError):
 
 class StoreUnavailable(TowlineError):
     """The event store did not answer, or answered that it cannot write. Retry later; nothing was decided."""
+
+
+class StoreLost(TowlineError):
+    """The store has forgotten a call that it had confirmed. `dispatched` is who had it, `<sandbox> <instance>`, empty
+    when nobody had: it must go to no other."""
+
+    def __init__(self, call_id: str, dispatched: str = "") -> None:
+        self.call_id, self.dispatched = call_id, dispatched
+        super().__init__(f"the store lost its record of call {call_id}: ask again")
 
 
 class StopWriting(TowlineError):

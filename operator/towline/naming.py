@@ -20,6 +20,15 @@ OUTCOME_META = "towline.dev/outcome"
 CANCEL_META = "towline.dev/cancel"
 """Key in the `_meta` of an MCP `tools/call` request: true means that this call shall not run, or no longer."""
 
+DISPATCHED_META = "towline.dev/dispatched"
+"""Key in the `_meta` of a `tools/call` that the store had lost: `<sandbox> <instance>` of its tool server."""
+
+SEEN_META = "towline.dev/seen"
+"""Key in the `_meta` of a `tools/call`: `<seq> <incarnation>`, up to where its harness saw the log confirmed."""
+
+RECORD_META = "towline.dev/record"
+"""Key in the `_meta` of an MCP result: with it the caller puts the call's events back, should the store lose them."""
+
 TRUNCATED_META = "towline.dev/truncated"
 """Key in the `_meta` of an MCP result: true when the middle of the output was left out."""
 

@@ -1,28 +1,38 @@
 """The writing side of a process: one append in flight, repeated until it is certain, never cancelled half-way.
 
 Called by the harness (and by tests that play one). The operator writes through `runs`, the gateway through `calls`.
+It keeps what the store may still lose, and puts it back when it did.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from towline.errors import StoreUnavailable, TowlineError
+from towline.clock import rfc3339, utc_now
+from towline.errors import StopWriting, StoreUnavailable, TowlineError
+from towline.events.adopted import Adopted
 from towline.events.blobs import script_args
-from towline.events.event import Draft, RunRef
+from towline.events.durable import Durability
+from towline.events.event import Draft, RunRef, to_json
 from towline.events.store import Store
 from towline.events.totals import NOTHING, Totals
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 15.0
 """How long an append is repeated before StoreUnavailable: a Sentinel failover refused writes for 4.4 s, measured."""
 
-_KEPT_DRAFTS = 512
+_KEPT_DRAFTS = 8192
 _KEPT_BYTES = 16 * 1024 * 1024
-"""What is kept to be appended again if the store loses its tail: about a second of asynchronous replication."""
+"""What is kept to be put back if the store loses its tail, until the store says that it is safe there."""
+
+_CONFIRM_SECONDS = 1.0
+"""How often the store is asked for that, while something is kept."""
 
 
 @dataclass(slots=True)
@@ -30,7 +40,7 @@ class _Batch:
     drafts: tuple[Draft, ...]
     totals: Totals
     first: int = 0
-    """Its first seq, or a lower bound of it after a loss."""
+    last: int = 0
 
     @property
     def ids(self) -> list[str]:
@@ -66,10 +76,11 @@ class Appender:
         """Number of this process's last append that is certain."""
         self._acknowledged = 0
         self._incarnation = 0
-        self._kept: deque[_Batch] = deque()
+        self._kept: deque[_Batch | Adopted] = deque()
         self._kept_drafts = self._kept_bytes = 0
         self._unsure: _Batch | None = None
-        self._again: list[_Batch] = []
+        self._durability = Durability(store, run, f"p:{src}" if src == "harness" else f"p:{src}:{nonce}", nonce)
+        self._confirming: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def append(self, drafts: Sequence[Draft], totals: Totals = NOTHING) -> list[int]:
@@ -86,6 +97,24 @@ class Appender:
         Raises PromptsUnread, and does nothing, when the inbox has prompts behind number `seen_prompt`.
         """
         return await self._shielded(self._finish(terminal, settle_open_as, seen_prompt))
+
+    @property
+    def seen(self) -> tuple[int, int]:
+        """Up to which seq, and under which incarnation, the log is known to be there; 0 and 0: nothing is yet."""
+        return self._acknowledged, self._incarnation
+
+    def adopt(self, call: Adopted) -> None:
+        """Answer for a call's events as for one's own: the gateway appended them, and its result is taken over."""
+        self._acknowledged = max(self._acknowledged, call.last)
+        self._keep(call)
+
+    async def flush(self) -> None:
+        """Put back at once what the store has lost, if anything. Raises as `append` does."""
+        await self._shielded(self._flush())
+
+    async def _flush(self) -> None:
+        async with self._lock:
+            await self._restore()
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.create_task(work)
@@ -120,81 +149,102 @@ class Appender:
                 )
                 if reply[0] != b"LOST":
                     return int(reply[1])
-                await self._take_over(reply)
-                if self._again:
-                    await self._send(_Batch((), NOTHING))
+                await self._restore()
 
     async def _send(self, batch: _Batch) -> None:
-        """Makes `batch` certain, together with what the store turned out to have lost.
-
-        What is sent as the n-th append must not change while it is unsure, so `_again` stays until it is certain too.
-        """
+        """Makes `batch` certain, after what the store turns out to have lost."""
         self._unsure = batch
         keys = self._run.keys
         try:
             while True:
-                drafts = [draft for lost in self._again for draft in lost.drafts] + list(batch.drafts)
-                totals = sum((lost.totals for lost in self._again), batch.totals)
-                events = [part for draft in drafts for part in await self._args(draft)]
-                arguments = [*self._producer(), "", *totals.values(), *events]
+                events = [part for draft in batch.drafts for part in await self._args(draft)]
+                arguments = [*self._producer(), "", *batch.totals.values(), *events]
                 reply = await self._store.script(
                     "append", [keys.meta, keys.log], arguments, patience_seconds=self._patience
                 )
                 if reply[0] != b"LOST":
                     break
-                await self._take_over(reply)
+                await self._restore()
         except StoreUnavailable:
             raise
         except TowlineError:
             self._unsure = None  # refused, so it is certainly not in the log
             raise
-        self._acknowledged, self._incarnation = int(reply[1]), int(reply[2])
+        batch.first, batch.last, incarnation = int(reply[0]), int(reply[1]), int(reply[2])
+        # A call may have been adopted while the reply was on its way.
+        self._acknowledged = max(batch.last, self._acknowledged if incarnation == self._incarnation else 0)
+        self._incarnation = incarnation
         self._n += 1
         self._unsure = None
-        self._again = []
-        batch.first = self._acknowledged - len(batch.drafts) + 1
         self._keep(batch)
 
     async def _args(self, draft: Draft) -> tuple[str | bytes, ...]:
         return await script_args(self._store, self._run, draft, self._patience)
 
-    def _producer(self) -> list[str | bytes | int]:
+    def _producer(self, n: int | None = None) -> list[str | bytes | int]:
         return [
             self._run.keys.notify,
             self._src,
             self._epoch,
             self._nonce,
-            self._n + 1,
+            self._n + 1 if n is None else n,
             self._acknowledged,
             self._incarnation,
         ]
 
-    async def _take_over(self, reply: list[Any]) -> None:
-        """After a loss: which of the kept batches are gone from the log, and where the log stands now.
-
-        A batch is one script, so it is in the log as a whole or not at all.
-        """
-        head, incarnation = int(reply[1]), int(reply[2])
-        self._again = []
-        if self._kept:
-            key, lowest = self._run.keys.log, min(batch.first for batch in self._kept)
-            entries = await self._store.call(
-                lambda: self._store.client.execute_command("XRANGE", key, f"{lowest}-0", "+"),
-                patience_seconds=self._patience,
-            )
-            present = {fields[b"id"].decode() for _, fields in entries}
-            self._again = [batch for batch in self._kept if batch.drafts[0].id not in present]
-            for batch in self._again:
-                batch.first = min(batch.first, head + 1)
-        self._acknowledged, self._incarnation = head, incarnation
-
-    def _keep(self, batch: _Batch) -> None:
-        if not batch.drafts:
+    async def _restore(self) -> None:
+        """Put back what of the kept is gone from the log; nothing when nothing was lost."""
+        keys, kept = self._run.keys, list(self._kept)
+        items: list[str | bytes | int] = []
+        for one in kept:
+            if isinstance(one, Adopted):
+                items += ["call", one.first, len(one.drafts), one.last, one.call_id, to_json(one.name), one.args_hash]
+            else:
+                items += ["append", one.first, len(one.drafts), *one.totals.values()]
+            items += [part for draft in one.drafts for part in await self._args(draft)]
+        lowest = min((one.first for one in kept), default=0)
+        arguments = [*self._producer(self._n), rfc3339(utc_now()), lowest, *items]
+        reply = await self._store.script(
+            "restore", [keys.meta, keys.log, keys.calls], arguments, patience_seconds=self._patience
+        )
+        restored, head, incarnation, *seqs = (int(value) for value in reply)
+        if incarnation == self._incarnation:
             return
-        self._kept.append(batch)
-        self._kept_drafts += len(batch.drafts)
-        self._kept_bytes += batch.bytes
+        for one, first, last in zip(kept, seqs[::2], seqs[1::2], strict=True):
+            if first:
+                one.first, one.last = first, last
+        self._acknowledged, self._incarnation = head, incarnation
+        fields = {"run": self._run.uid, "incarnation": incarnation, "restored": restored}
+        log.warning("the store lost a tail", extra={"fields": fields})
+
+    def _keep(self, one: "_Batch | Adopted") -> None:
+        self._kept.append(one)
+        self._kept_drafts += len(one.drafts)
+        self._kept_bytes += one.bytes
         while len(self._kept) > 1 and (self._kept_drafts > _KEPT_DRAFTS or self._kept_bytes > _KEPT_BYTES):
-            dropped = self._kept.popleft()
-            self._kept_drafts -= len(dropped.drafts)
-            self._kept_bytes -= dropped.bytes
+            self._drop_first()
+        if self._confirming is None or self._confirming.done():
+            self._confirming = asyncio.create_task(self._confirm(), name="confirming appends")
+
+    def _drop_first(self) -> "_Batch | Adopted":
+        dropped = self._kept.popleft()
+        self._kept_drafts -= len(dropped.drafts)
+        self._kept_bytes -= dropped.bytes
+        return dropped
+
+    async def _confirm(self) -> None:
+        """Let go of what the store has in safety, until nothing is kept; find a loss also while nothing is appended."""
+        while self._kept:
+            latest, n = self._kept[-1], self._n
+            await asyncio.sleep(_CONFIRM_SECONDS)
+            try:
+                standing = await self._durability.ask()
+                if standing.n < n:
+                    await self.flush()
+                elif standing.durable:
+                    while self._kept and self._drop_first() is not latest:
+                        pass
+            except StopWriting:
+                return
+            except TowlineError as fault:
+                log.debug("appends not confirmed", extra={"fields": {"run": self._run.uid, "cause": str(fault)}})

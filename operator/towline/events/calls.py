@@ -7,10 +7,11 @@ events `agent.tool_use` and `agent.tool_result` are appended by the same script 
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
-from towline.errors import Invalid
+from towline.clock import rfc3339, utc_now
+from towline.errors import Invalid, StoreLost
 from towline.events.blobs import script_args
 from towline.events.event import Draft, Event, RunRef
 from towline.events.log import resolve
@@ -20,6 +21,8 @@ from towline.naming import CALL_ID_PATTERN
 State = Literal["claimed", "dispatched", "settled"]
 
 _CALL_ID = re.compile(CALL_ID_PATTERN)
+NOTHING_SEEN = (0, 0)
+
 _WORD = re.compile(r"[^\s]+")
 
 
@@ -37,50 +40,79 @@ class Call:
     result: bytes | None = None
     cancelled: bool = False
     """Somebody asked it to end after it was dispatched."""
+    seq: int = 0
+    """Of its agent.tool_use."""
+    result_seq: int = 0
+    """Of its agent.tool_result; 0 until settled, and for a result that came after the end of the run."""
+    incarnation: int = 0
+    """That of the run when this was read."""
 
 
 async def claim(
-    store: Store, run: RunRef, *, epoch: int, call_id: str, name: str, args_hash: str, event: Draft
+    store: Store,
+    run: RunRef,
+    *,
+    epoch: int,
+    call_id: str,
+    name: str,
+    args_hash: str,
+    event: Draft,
+    seen: tuple[int, int] = NOTHING_SEEN,
 ) -> tuple[bool, Call]:
     """True: ours to execute; `event` (agent.tool_use) is appended and the total of calls raised. False: it was claimed
     before, and this is where it stands. A repeat with the same `event` is the same claim.
 
     Raises Fenced (a stale harness may not even attach), CallMismatch for another tool or other arguments under this id,
-    and for an id not seen before RunCancelled or LogClosed.
+    and for an id not seen before RunCancelled, LogClosed, or StoreLost: `seen` is the last seq that the harness saw
+    confirmed, and the incarnation; a call must not be logged before what led to it, should the store have lost that.
     """
-    return await _first(store, run, "claim", epoch, call_id, name, args_hash, [event])
+    return await _first(store, run, "claim", epoch, call_id, name, args_hash, seen, [event])
 
 
 async def cancel(
-    store: Store, run: RunRef, *, epoch: int, call_id: str, name: str, args_hash: str, event: Draft, result: Draft
+    store: Store,
+    run: RunRef,
+    *,
+    epoch: int,
+    call_id: str,
+    name: str,
+    args_hash: str,
+    event: Draft,
+    result: Draft,
+    seen: tuple[int, int] = NOTHING_SEEN,
 ) -> Call:
     """The call shall not run, or no longer. A call that nobody has executed is settled by `result`, after its claim by
     `event` if there was none. A dispatched one is marked, and whoever executes it is told by the notice `cancel`.
 
     Raises as `claim` does. A repeat changes nothing.
     """
-    return (await _first(store, run, "cancel", epoch, call_id, name, args_hash, [event, result]))[1]
+    return (await _first(store, run, "cancel", epoch, call_id, name, args_hash, seen, [event, result]))[1]
 
 
-async def dispatch(store: Store, run: RunRef, call_id: str, *, sandbox: str, instance: str) -> Call:
-    """claimed → dispatched to this instance of a sandbox, compare-and-set; else who holds it, or that it is settled."""
+async def dispatch(
+    store: Store, run: RunRef, call_id: str, *, sandbox: str, instance: str, known: Call | None = None
+) -> Call:
+    """claimed → dispatched to this instance of a sandbox, compare-and-set; else who holds it, or that it is settled.
+
+    `known` is what the claim answered. Raises StoreLost, and logs the loss, when the store has forgotten that.
+    """
     _check_call_id(call_id)
     _check_word("sandbox", sandbox)
     _check_word("instance", instance)
-    return (await _transition(store, run, "dispatch", call_id, [sandbox, instance]))[1]
+    return (await _transition(store, run, "dispatch", call_id, [*_standing(known), sandbox, instance]))[1]
 
 
 async def settle(
-    store: Store, run: RunRef, call_id: str, *, event: Draft, before: Sequence[Draft] = ()
+    store: Store, run: RunRef, call_id: str, *, event: Draft, before: Sequence[Draft] = (), known: Call | None = None
 ) -> tuple[bool, Call]:
     """The first result wins, under whatever epoch: (True, …) and `before` and `event` (agent.tool_result) are appended.
 
     (False, the call with the result that won) otherwise. After the end of the run nothing is appended; a result that
-    comes later than that is only kept in the ledger, as `<id>:late`.
+    comes later than that is only kept in the ledger, as `<id>:late`. Raises StoreLost as `dispatch` does.
     """
     _check_call_id(call_id)
     arguments = [part for one in (*before, event) for part in await script_args(store, run, one)]
-    return await _transition(store, run, "settle", call_id, arguments)
+    return await _transition(store, run, "settle", call_id, [*_standing(known), *arguments])
 
 
 async def unwanted(store: Store, run: RunRef, call_ids: Sequence[str]) -> set[str]:
@@ -113,25 +145,40 @@ async def open_calls(store: Store, run: RunRef) -> list[Call]:
     return [call for _, call in sorted(found, key=lambda pair: pair[0])]
 
 
+def _standing(known: Call | None) -> list[str | int]:
+    """Time, seq and incarnation, by which the script tells a lost claim from one that never was."""
+    return [rfc3339(utc_now()), known.seq if known else 0, known.incarnation if known else 0]
+
+
 async def _first(
-    store: Store, run: RunRef, verb: str, epoch: int, call_id: str, name: str, args_hash: str, events: Sequence[Draft]
+    store: Store,
+    run: RunRef,
+    verb: str,
+    epoch: int,
+    call_id: str,
+    name: str,
+    args_hash: str,
+    seen: tuple[int, int],
+    events: Sequence[Draft],
 ) -> tuple[bool, Call]:
     _check_call_id(call_id)
     _check_word("args hash", args_hash)
     drafts = [part for one in events for part in await script_args(store, run, one)]
-    return await _transition(store, run, verb, call_id, [epoch, json.dumps(name), args_hash, *drafts])
+    return await _transition(store, run, verb, call_id, [epoch, json.dumps(name), args_hash, *seen, *drafts])
 
 
 async def _transition(
     store: Store, run: RunRef, verb: str, call_id: str, arguments: Sequence[str | bytes | int]
 ) -> tuple[bool, Call]:
     keys = run.keys
-    ours, line, name, result, cancel = await store.script(
-        "call", [keys.meta, keys.log, keys.calls], [keys.notify, verb, call_id, *arguments]
-    )
+    reply = await store.script("call", [keys.meta, keys.log, keys.calls], [keys.notify, verb, call_id, *arguments])
+    if reply[0] == b"LOST":
+        raise StoreLost(call_id)
+    ours, line, name, result, cancel, incarnation = reply
     if result is not None:
         result = await _resolved(store, run, line.split()[7].decode(), result)
-    return bool(ours), _call(call_id, line, name, result, cancelled=bool(cancel))
+    call = _call(call_id, line, name, result)
+    return bool(ours), replace(call, cancelled=bool(cancel), incarnation=int(incarnation))
 
 
 async def _resolved(store: Store, run: RunRef, event_id: str, data: bytes) -> bytes:
@@ -140,9 +187,15 @@ async def _resolved(store: Store, run: RunRef, event_id: str, data: bytes) -> by
     return (await resolve(store, event)).data
 
 
-def _call(call_id: str, line: bytes, name: bytes, result: Any, *, cancelled: bool = False) -> Call:
-    state, args_hash, _, _, sandbox, instance, *_ = ("" if word == "-" else word for word in line.decode().split())
-    return Call(call_id, json.loads(name), args_hash, cast(State, state), sandbox, instance, result, cancelled)
+def _call(call_id: str, line: bytes, name: bytes, result: Any) -> Call:
+    words = ["" if word == "-" else word for word in line.decode().split()]
+    state, args_hash, _, seq, sandbox, instance, _, _, *last = words
+    result_seq = int(last[0] or 0) if last else 0
+    return Call(
+        *(call_id, json.loads(name), args_hash, cast(State, state), sandbox, instance, result),
+        seq=int(seq),
+        result_seq=result_seq,
+    )
 
 
 def _check_call_id(call_id: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 from towline.errors import Rewound
 from towline.events.event import Event, RunRef
-from towline.events.log import EventLog
+from towline.events.log import EventLog, RunState
 from towline.events.notices import Notices
 from towline.events.store import Store
 
@@ -23,12 +23,14 @@ async def follow(
     notices: Notices | None = None,
     stop_at_end: bool = True,
     poll_seconds: float = 2.0,
+    incarnation: int | None = None,
 ) -> AsyncIterator[Event]:
     """Yields each event once; ends after the terminal event, or never when `stop_at_end` is false.
 
     Raises Gap below the first kept entry, also when the log is trimmed in front of a slow reader; Rewound when the
     store lost entries that were yielded, or that come before `from_seq`: go on from its `head + 1`, deduping by id.
-    `poll_seconds` bounds what a lost notice costs.
+    `poll_seconds` bounds what a lost notice costs. A reader that comes back gives the `incarnation` it read under, as
+    the last Rewound or `store.lost` told it (the first is 1): without it a loss since then may go unnoticed.
     """
     async with AsyncExitStack() as stack:
         if notices is None:
@@ -37,26 +39,42 @@ async def follow(
         watch = await stack.enter_async_context(notices.watch(run))
         log = EventLog(store, run)
         state = await log.state()
-        if from_seq > state.head + 1:
-            raise Rewound(state.incarnation, state.head)  # whoever read so far read what is no longer there
-        incarnation = state.incarnation
+        incarnation = incarnation or state.incarnation
         next_seq = from_seq
+        if from_seq > state.head + 1:
+            # Whoever read so far read what is no longer there, or there again as something else.
+            survived = _survived(state, incarnation)
+            raise Rewound(state.incarnation, state.lost_head or state.head if survived is None else survived)
+        incarnation = _checked(state, incarnation, next_seq)
         kinds: set[str] = set()
         while True:
+            if "lost" in kinds:
+                incarnation = _checked(await log.state(), incarnation, next_seq)
             events, more = await log.page(next_seq, _PAGE)
             for event in events:
                 yield event
                 next_seq = event.seq + 1
                 if stop_at_end and event.terminal:
                     return
-            if not events or "lost" in kinds:
+            if not events:
                 state = await log.state()
-                if state.incarnation > incarnation:
-                    # Two losses behind, nothing is known of the first: begin anew.
-                    survived = state.lost_head if state.incarnation == incarnation + 1 else 0
-                    if survived < next_seq - 1:
-                        raise Rewound(state.incarnation, survived)
-                    incarnation = state.incarnation
+                incarnation = _checked(state, incarnation, next_seq)
                 if stop_at_end and state.closed and state.head < next_seq:
                     return
             kinds = set() if more else await watch.wait(poll_seconds)
+
+
+def _checked(state: RunState, incarnation: int, next_seq: int) -> int:
+    """The run's incarnation; raises Rewound when what was read under `incarnation` is not what is there now."""
+    survived = _survived(state, incarnation)
+    if survived is not None and survived < next_seq - 1:
+        raise Rewound(state.incarnation, survived)
+    return state.incarnation
+
+
+def _survived(state: RunState, incarnation: int) -> int | None:
+    """The last seq that is still what it was under `incarnation`, None for all of them. Two losses behind, nothing is
+    known of the first."""
+    if state.incarnation <= incarnation:
+        return None
+    return state.lost_head if state.incarnation == incarnation + 1 else 0

@@ -47,6 +47,7 @@ QUIET_SECONDS = 300.0
 """A run that made no call for so long is forgotten; its next call costs one read of its snapshot."""
 
 MAX_RUNS = 4096
+MAX_LOST = 256
 
 
 class UnknownRun(TowlineError):
@@ -62,6 +63,8 @@ class Execution:
     interrupt: Interrupt = field(default_factory=Interrupt)
     sandbox: ProvedSandbox | None = None
     """Set while the call is with a tool server."""
+    dispatched: tuple[str, ...] = ()
+    """Sandbox and instance of the tool server that has the call."""
     taken: bool = False
     """A tool server has had the call since before it came here."""
     queue: asyncio.Timeout | None = None
@@ -126,8 +129,17 @@ class BoundRun:
     lease: Lease
     tools: dict[str, Tool]
     executions: dict[str, Execution] = field(default_factory=dict)
+    lost: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Where calls were that the store has forgotten and nobody has asked for again: they must go nowhere else."""
     used: float = 0.0
     attendant: "asyncio.Task[None] | None" = None
+
+    def remember(self, execution: Execution) -> None:
+        """The store has lost the record of this call."""
+        if execution.dispatched:
+            self.lost[execution.request.call_id] = execution.dispatched
+            while len(self.lost) > MAX_LOST:
+                del self.lost[next(iter(self.lost))]
 
 
 class BoundRuns:

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from towline import failpoints
-from towline.errors import CallMismatch, Fenced, SandboxFailed
+from towline.errors import CallMismatch, Fenced, SandboxFailed, StoreLost
 from towline.events.calls import Call
 from towline.events.live import push_delta
 from towline.events.store import Store
@@ -52,7 +52,7 @@ class Calls:
         """The call's one result, whoever executed it and whenever.
 
         Cancelling this coroutine ends the wait, not the call. Raises UnknownRun, Fenced, LogClosed, RunCancelled,
-        CallMismatch, Busy, StoreUnavailable; everything else is a result.
+        CallMismatch, Busy, StoreUnavailable, StoreLost; everything else is a result.
         """
         run = await self._runs.get(principal.namespace, principal.uid)
         if request.cancel:
@@ -79,7 +79,8 @@ class Calls:
         What no tool server has is settled by the ledger. Else this gateway takes the call up like any other that asks
         for it, if it has not, and kills it; one that executes it hears of that, too.
         """
-        call = await self._record(run, request).cancel(principal.epoch)
+        record = self._record(run, request)
+        call = await record.cancel(principal.epoch)
         execution = run.executions.get(request.call_id)
         if call.result is None:
             execution = execution or self._start(run, principal, request)
@@ -87,7 +88,7 @@ class Calls:
             return await _wait_for(execution)
         if execution is not None:
             execution.cancel()  # it waits for a turn or a sandbox that nobody needs any more
-        return result.stored_answer(call.result)
+        return await record.stored(call)
 
     def _start(self, run: BoundRun, principal: Principal, request: ToolRequest) -> Execution:
         run.places.enter(ending=request.cancel)
@@ -105,6 +106,9 @@ class Calls:
                 has_turn = await _turn(run, execution)
                 listening = self._runs.attend_later(run)
             return await self._execute(run, execution)
+        except StoreLost as fault:
+            run.remember(execution)
+            raise StoreLost(fault.call_id, " ".join(execution.dispatched)) from None
         finally:
             if listening is not None:
                 listening.cancel()
@@ -121,7 +125,9 @@ class Calls:
         claimed, call = await record.claim(execution.epoch)
         failpoints.hit("gateway.claim.after")
         if call.result is not None:
-            return result.stored_answer(call.result)
+            return await record.stored(call)
+        if call.state == "claimed" and (where := request.dispatched or run.lost.pop(request.call_id, None)):
+            call = await record.dispatch(*where)
         finding = _refusal(run, request, decision)
         if finding is None:
             finding = await self._carry_out(run, execution, record, call, claimed)
@@ -143,6 +149,7 @@ class Calls:
         request = execution.request
         executed = call.state == "dispatched"
         if executed:
+            execution.dispatched = (call.sandbox, call.instance)
             execution.taken_up(cancelled=call.cancelled)
         try:
             sandbox = await self._sandbox(run, execution, call, claimed)
@@ -152,6 +159,7 @@ class Calls:
             if call.state == "settled":
                 raise Unwanted  # cancelled while it waited for the sandbox
             executed = True
+            execution.dispatched = (call.sandbox, call.instance)
             if (call.sandbox, call.instance) != (sandbox.name, sandbox.instance):
                 sandbox = await run.lease.sandbox_of(call)  # another gateway was first
             return await self._forward(run, execution, sandbox, call)

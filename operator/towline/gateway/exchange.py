@@ -12,15 +12,24 @@ from functools import cached_property
 from typing import Any
 
 from towline.errors import Invalid
+from towline.events.calls import NOTHING_SEEN
 from towline.gateway.strict_json import canonical
-from towline.naming import CALL_ID_META, CALL_ID_PATTERN, CANCEL_META, OUTCOME_META, TRUNCATED_META
+from towline.naming import (
+    CALL_ID_META,
+    CALL_ID_PATTERN,
+    CANCEL_META,
+    DISPATCHED_META,
+    OUTCOME_META,
+    RECORD_META,
+    SEEN_META,
+    TRUNCATED_META,
+)
 
 UNPARSABLE_META = "towline.dev/unparsable"
 """Key in a request's `_meta`: the raw text of a model's arguments that were no JSON object."""
 
-MAX_UNPARSABLE_CHARACTERS = 16_384
-"""Of a broken argument text, what is recorded; all of it stands in the harness' agent.message."""
-
+_DISPATCHED = re.compile(r"([A-Za-z0-9.-]{1,100}) ([0-9a-f]{32})")
+_SEEN = re.compile(r"([0-9]{1,15}) ([0-9]{1,15})")
 _CALL_ID = re.compile(CALL_ID_PATTERN)
 
 
@@ -28,7 +37,9 @@ _CALL_ID = re.compile(CALL_ID_PATTERN)
 class ToolRequest:
     """One tool call as asked for. `unparsable` holds the model's raw text when there are no arguments to speak of.
 
-    `cancel` asks for the end of the call instead of its execution; both are answered with its one result.
+    `cancel` asks for the end of the call instead of its execution; both are answered with its one result. `dispatched`
+    names the sandbox and the instance of its tool server that had the call before the store lost its record; `seen` is
+    up to which seq, and under which incarnation, the caller saw the log confirmed.
     """
 
     call_id: str
@@ -36,6 +47,8 @@ class ToolRequest:
     arguments: dict[str, Any]
     unparsable: str | None = None
     cancel: bool = False
+    dispatched: tuple[str, str] | None = None
+    seen: tuple[int, int] = NOTHING_SEEN
 
     @cached_property
     def args_hash(self) -> str:
@@ -51,10 +64,13 @@ class ToolAnswer:
     outcome: str
     text: str
     truncated: bool
+    record: dict[str, Any] | None = None
+    """See `events/adopted.py`; None where the log does not hold the call's events any more."""
 
     @property
     def meta(self) -> dict[str, Any]:
-        return {CALL_ID_META: self.call_id, OUTCOME_META: self.outcome, TRUNCATED_META: self.truncated}
+        meta = {CALL_ID_META: self.call_id, OUTCOME_META: self.outcome, TRUNCATED_META: self.truncated}
+        return meta if self.record is None else {**meta, RECORD_META: self.record}
 
     def to_mcp(self) -> dict[str, Any]:
         """A CallToolResult. No structuredContent: some clients would show the model that instead of the text."""
@@ -85,7 +101,21 @@ def read_request(params: Mapping[str, Any]) -> ToolRequest:
     cancel = meta.get(CANCEL_META, False)
     if not isinstance(cancel, bool) or (cancel and CALL_ID_META not in meta):
         raise Invalid(f"params._meta[{CANCEL_META!r}]: expected true or false, and the call id beside it")
-    return ToolRequest(_call_id(meta.get(CALL_ID_META)), name[:200], arguments, unparsable, cancel)
+    seen = _two_words(meta, SEEN_META, _SEEN)
+    return ToolRequest(
+        *(_call_id(meta.get(CALL_ID_META)), name[:200], arguments, unparsable, cancel),
+        dispatched=_two_words(meta, DISPATCHED_META, _DISPATCHED),
+        seen=(int(seen[0]), int(seen[1])) if seen else NOTHING_SEEN,
+    )
+
+
+def _two_words(meta: Mapping[str, Any], key: str, pattern: re.Pattern[str]) -> tuple[str, str] | None:
+    if (given := meta.get(key)) is None:
+        return None
+    words = pattern.fullmatch(given) if isinstance(given, str) else None
+    if words is None:
+        raise Invalid(f"params._meta[{key!r}]: expected {pattern.pattern}")
+    return words[1], words[2]
 
 
 def _call_id(given: Any) -> str:

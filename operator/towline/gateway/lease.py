@@ -40,8 +40,9 @@ PAUSE_SECONDS = 0.05
 SAY_WHY_SECONDS = 0.5
 """So much sooner than the caller gives up on a start, an open network is named as the cause."""
 
-ACKNOWLEDGE_SECONDS = 5.0
-"""How long after its settling a call is acknowledged: a gateway that was about to attach to it must still find it."""
+ACKNOWLEDGE_SECONDS = 30.0
+"""How long after its settling a call is acknowledged: a gateway that was about to attach to it must still find it, and
+one that is asked again because the store has lost the result."""
 
 UNHEARD = float("-inf")
 
@@ -68,9 +69,16 @@ class ProvedSandbox:
         return note
 
 
+def outlived(record: SandboxRecord, name: str) -> bool:
+    """Whether the record is older than the sandbox of that name: the store lost what came later, the sandbox lives."""
+    _, _, own = name.rpartition("-")
+    generation = int(own) if own.isdigit() else 0
+    return record.generation < generation or (record.generation == generation and record.state == "Starting")
+
+
 def gone(record: SandboxRecord, name: str) -> SandboxFailed | None:
-    """Why the sandbox of that name is no more, going by the record; None while it is the run's sandbox."""
-    if record.name == name and record.state == "Ready":
+    """Why the sandbox of that name is no more, going by the record; None while nothing says so."""
+    if (record.name == name and record.state == "Ready") or (record.name != name and outlived(record, name)):
         return None
     if record.name == name:
         return SandboxFailed(record.reason or "Lost", record.message or "the sandbox was lost")
@@ -125,6 +133,12 @@ class Lease:
             record = await sandbox_events.read(self._store, self._run)
             if (fault := gone(record, call.sandbox)) is not None:
                 raise fault
+            if record.name != call.sandbox:  # whoever runs it will say again that it is there
+                record = await self._ready(call.call_id)
+                if (fault := gone(record, call.sandbox)) is not None:
+                    raise fault
+                if record.name != call.sandbox:
+                    raise SandboxFailed("Unreachable", "the store's record of the sandbox is not up to date yet")
             return await self._proved(record)
 
         sandbox = await _patiently(ask, self._snapshot.sandbox.start_timeout_seconds)
@@ -170,6 +184,8 @@ class Lease:
                 record = await sandbox_events.read(self._store, self._run)
                 if record.state == "Ready":
                     return record
+                if record.state == "Absent":  # the store lost the want
+                    record = await sandbox_events.want(self._store, self._run, call_id, now=self._now())
                 if record.state in ("Failed", "Lost", "Suspended", "Deleted") and (begun or record.name != older):
                     raise SandboxFailed(record.reason or "StartFailed", record.message or "the sandbox did not start")
                 begun = begun or record.state == "Starting"

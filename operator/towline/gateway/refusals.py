@@ -7,7 +7,7 @@ what a harness acts on. Pure.
 from dataclasses import dataclass
 from typing import Any
 
-from towline.errors import CallMismatch, Fenced, Invalid, LogClosed, RunCancelled, StoreUnavailable
+from towline.errors import CallMismatch, Fenced, Invalid, LogClosed, RunCancelled, StoreLost, StoreUnavailable
 from towline.gateway.bound_run import UnknownRun
 from towline.gateway.limits import Busy
 
@@ -48,6 +48,9 @@ def refusal(fault: Exception) -> Refusal | None:
         return Refusal(INVALID_PARAMS, str(fault), status=400)
     if isinstance(fault, StoreUnavailable):
         return Refusal(REFUSED, "the event store is away", {"reason": "StoreUnavailable"}, 503, retry_after=1)
+    if isinstance(fault, StoreLost):
+        data = {"reason": "StoreLost", **({"dispatched": fault.dispatched} if fault.dispatched else {})}
+        return Refusal(REFUSED, str(fault), data, 503, retry_after=1)
     if isinstance(fault, Busy):
         status = 429 if fault.run else 503
         return Refusal(REFUSED, str(fault), {"reason": "Busy"}, status, retry_after=fault.seconds)

@@ -63,14 +63,9 @@ class Finding:
         }
 
 
-def answer(data: dict[str, Any]) -> ToolAnswer:
+def answer(data: dict[str, Any], record: dict[str, Any] | None) -> ToolAnswer:
     """What the caller gets for a recorded result."""
-    return ToolAnswer(data["call_id"], data["outcome"], data["content"][0]["text"], data["truncated"])
-
-
-def stored_answer(result: bytes) -> ToolAnswer:
-    """What the caller gets for a result out of the ledger."""
-    return answer(json.loads(result))
+    return ToolAnswer(data["call_id"], data["outcome"], data["content"][0]["text"], data["truncated"], record)
 
 
 def from_reply(reply: Reply, *, timeout_seconds: int, note: str = "") -> Finding:

@@ -88,7 +88,7 @@ async def _work(settings: HarnessSettings, sealed: Seal) -> HarnessExit:
         await sink.append(_arrival(settings, sealed, found), await _recount(found, letters))
         failpoints.hit("harness.arrival.after")
         session = await closing.enter_async_context(open_session())
-        gateway = Gateway(session, settings.gateway_url, settings.gateway_token_file)
+        gateway = Gateway(session, settings.gateway_url, settings.gateway_token_file, sink)
         model = model_for(snapshot.model, session, settings.model_key_file)
         ports = Ports(model, gateway, sink, letters, SystemClock())
 

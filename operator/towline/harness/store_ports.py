@@ -15,6 +15,7 @@ from towline import failpoints, inbox
 from towline.clock import utc_now
 from towline.errors import StoreUnavailable
 from towline.events import live, runs
+from towline.events.adopted import Adopted
 from towline.events.appender import Appender
 from towline.events.event import Draft, RunRef
 from towline.events.notices import Watch
@@ -35,7 +36,7 @@ TRIM_ABOVE = 20_000
 
 
 class LogSink:
-    """The Sink port over the event log and its live stream."""
+    """The Sink port over the event log and its live stream, and what the gateway's client keeps of the log's tail."""
 
     def __init__(self, store: Store, run: RunRef, epoch: int, compacted: int) -> None:
         self._store, self._run, self._epoch = store, run, epoch
@@ -62,6 +63,16 @@ class LogSink:
             fields = {"seq": compacted, "dropped": dropped}
             log.info("history compacted", extra={"fields": fields})
         self._compacted = compacted
+
+    @property
+    def seen(self) -> tuple[int, int]:
+        return self._appender.seen
+
+    def adopt(self, call: Adopted) -> None:
+        self._appender.adopt(call)
+
+    async def flush(self) -> None:
+        await self._appender.flush()
 
     async def finish(self, terminal: Draft, *, seen_prompt: int | None = None) -> None:
         failpoints.hit("harness.finish.before")

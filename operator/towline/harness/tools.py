@@ -13,17 +13,18 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
 from towline import __version__, failpoints
 from towline.errors import Fenced, LogClosed, RunCancelled, StopWriting, Unauthenticated
+from towline.events.adopted import Adopted, adopted
 from towline.harness.models.base import Tool
 from towline.harness.models.sse import SseParser
 from towline.harness.ports import GatewayRefused, GatewayUnavailable
 from towline.harness.transcript import ToolResult, ToolUse
-from towline.naming import CALL_ID_META, CANCEL_META, OUTCOME_META
+from towline.naming import CALL_ID_META, CANCEL_META, DISPATCHED_META, OUTCOME_META, RECORD_META, SEEN_META
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,29 @@ TOKEN_ATTEMPTS = 4
 _PLAIN = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 
 
+class Tail(Protocol):
+    """What the store may still lose of the run, and get back from its writer."""
+
+    @property
+    def seen(self) -> tuple[int, int]:
+        """Up to which seq, and under which incarnation, the log is known to be there; 0 and 0: nothing is."""
+        ...
+
+    def adopt(self, call: Adopted) -> None:
+        """The gateway's events of a call are from now on answered for like the harness' own."""
+
+    async def flush(self) -> None:
+        """Put back at once what the store has lost. Raises StopWriting, StoreUnavailable."""
+
+
+class _Forgotten(Exception):
+    """The store has lost the call in a failover, and may have lost what comes before it."""
+
+    def __init__(self, dispatched: str) -> None:
+        super().__init__("the store lost the call")
+        self.dispatched = dispatched
+
+
 class _AskAgain(Exception):
     """This attempt gave no result; the next may. `attached`: it had reached the call and waited for it."""
 
@@ -56,11 +80,13 @@ class _AskAgain(Exception):
 class Gateway:
     """The Tools port. `connect` asks for the tool list once; a run without tools never dials."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, token_file: Path) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, token_file: Path, tail: Tail | None = None) -> None:
+        """Without a `tail` nobody answers for the log: for measuring."""
         self.offered: tuple[Tool, ...] = ()
         self._session = session
         self._url = url
         self._token_file = token_file
+        self._tail = tail
         self._request_ids = itertools.count(1)
 
     async def connect(self) -> None:
@@ -85,12 +111,25 @@ class Gateway:
         meta: dict[str, Any] = {CALL_ID_META: use.call_id, **mark}
         if use.arguments is None:
             meta[UNPARSABLE_META] = use.unparsable
-        params = {"name": use.name or "_", "arguments": use.arguments or {}, "_meta": meta}
+        params: dict[str, Any] = {"name": use.name or "_", "arguments": use.arguments or {}, "_meta": meta}
         answer = await self._until_answered("tools/call", params)
         content = answer.get("content") or []
         text = "".join(str(block.get("text", "")) for block in content if block.get("type") == "text")
         is_error = bool(answer.get("isError"))
-        outcome = (answer.get("_meta") or {}).get(OUTCOME_META) or ("error" if is_error else "ok")
+        told = answer.get("_meta") or {}
+        outcome = told.get(OUTCOME_META) or ("error" if is_error else "ok")
+        if self._tail is not None and (record := told.get(RECORD_META)) is not None:
+            self._tail.adopt(
+                adopted(
+                    record,
+                    call_id=use.call_id,
+                    name=params["name"],
+                    arguments=params["arguments"],
+                    unparsable=meta.get(UNPARSABLE_META),
+                    outcome=outcome,
+                    text=text,
+                )
+            )
         return ToolResult(use.call_id, text, is_error, outcome)
 
     async def _until_answered(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -104,6 +143,12 @@ class Gateway:
                 if refused == TOKEN_ATTEMPTS:
                     raise
                 cause = "the gateway does not accept the token"
+            except _Forgotten as lost:
+                cause = str(lost)
+                if self._tail is not None:
+                    await self._tail.flush()
+                if lost.dispatched:
+                    params = {**params, "_meta": {**params["_meta"], DISPATCHED_META: lost.dispatched}}
             except _AskAgain as again:
                 cause = str(again)
                 if again.attached:
@@ -116,11 +161,15 @@ class Gateway:
 
     async def _attempt(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         request_id = next(self._request_ids)
+        meta = {**ENVELOPE, **params.get("_meta", {})}
+        if self._tail is not None and method == "tools/call":
+            seq, incarnation = self._tail.seen
+            meta[SEEN_META] = f"{seq} {incarnation}"
         body = {
             "jsonrpc": "2.0",
             "id": request_id,
             "method": method,
-            "params": {**params, "_meta": {**ENVELOPE, **params.get("_meta", {})}},
+            "params": {**params, "_meta": meta},
         }
         attached = False
         try:
@@ -179,6 +228,8 @@ def _result(message: Mapping[str, Any], status: int) -> dict[str, Any]:
     reason, text = (error.get("data") or {}).get("reason"), str(error.get("message", ""))[:500]
     if stop := _stop(reason, text):
         raise stop
+    if reason == "StoreLost":
+        raise _Forgotten(str(error["data"].get("dispatched") or ""))
     # An internal error may be a gateway that is being replaced; the call's id makes another try harmless.
     if (
         status in (408, 425, 429)

@@ -7,6 +7,7 @@ import pytest
 from towline.api.snapshot import Policy, Sandbox, WorkspaceFile
 from towline.clock import utc_now
 from towline.events import runs as run_events
+from towline.events.adopted import adopted
 from towline.events.event import draft
 from towline.events.log import EventLog
 
@@ -371,8 +372,9 @@ async def test_the_calls_of_a_run_above_its_queue_are_refused_and_the_rest_is_se
     assert len([answer for answer in answers if answer.status == 200]) == 72
 
 
-async def test_a_claim_that_the_store_lost_is_made_again_and_the_result_recorded(world):
-    gateway = await world.gateway()
+@pytest.mark.parametrize("at_another", [False, True])
+async def test_a_call_that_the_store_lost_is_asked_for_again_and_its_result_taken_up(world, at_another):
+    gateway, other = await world.gateway(), await world.gateway()
     running = asyncio.create_task(world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_1"))
     sandbox = await world.operator.started()
     await asyncio.wait_for(sandbox.began.wait(), 10)
@@ -380,5 +382,54 @@ async def test_a_claim_that_the_store_lost_is_made_again_and_the_result_recorded
 
     sandbox.release("a")
 
-    assert (await running).text == "held a"
+    lost = await running
+    assert (lost.status, lost.reason) == (503, "StoreLost")
+    assert [event.payload["incarnation"] for event in await world.events("store.lost")] == [2]
+    meta = {"towline.dev/dispatched": lost.body["error"]["data"]["dispatched"]}
+    again = await world.call(
+        other if at_another else gateway, "exec", {"command": "hold a"}, call_id="tc_1", meta=meta if at_another else {}
+    )
+    assert again.text == "held a"
+    assert sandbox.executions == ["tc_1"]
     assert [each["outcome"] for each in await world.results()] == ["ok"]
+
+
+async def test_a_call_that_the_store_lost_goes_to_no_other_sandbox(world):
+    gateway, other = await world.gateway(), await world.gateway()
+    running = asyncio.create_task(world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_1"))
+    sandbox = await world.operator.started()
+    await asyncio.wait_for(sandbox.began.wait(), 10)
+    await world.store.client.delete(world.run.keys.calls)
+    sandbox.release("a")
+    meta = {"towline.dev/dispatched": (await running).body["error"]["data"]["dispatched"]}
+    await world.operator.lose()
+
+    again = await world.call(other, "exec", {"command": "hold a"}, call_id="tc_1", meta=meta)
+
+    assert again.outcome == "unknown"
+    assert len(world.operator.sandboxes) == 1
+
+
+async def test_a_result_tells_its_caller_how_to_put_its_events_back(world_of, deny_exec):
+    world = await world_of(policy=deny_exec)
+    one, two = await world.gateway(), await world.gateway()
+    for call_id, tool, arguments in (("tc_1", "write_file", {"path": "a", "content": "ä"}), ("tc_2", "exec", {})):
+        for gateway in (one, two):  # the second reads it out of the log
+            answer = await world.call(gateway, tool, arguments, call_id=call_id)
+
+            back = adopted(
+                answer.result["_meta"]["towline.dev/record"],
+                call_id=call_id,
+                name=tool,
+                arguments=arguments,
+                unparsable=None,
+                outcome=answer.outcome,
+                text=answer.text,
+            )
+
+            events = [each for each in await world.events() if each.payload.get("call_id") == call_id]
+            events = [each for each in events if each.type != "sandbox.requested"]
+            assert [(each.id, each.type, each.time, each.data) for each in back.drafts] == [
+                (each.id, each.type, each.time, each.data) for each in events
+            ]
+            assert (back.first, back.last) == (events[0].seq, events[-1].seq)

@@ -43,9 +43,9 @@ def result(value=None, status=200):
     return answer
 
 
-def error(reason, *, code=-32040, status=200, message="no"):
+def error(reason, *, code=-32040, status=200, message="no", **more):
     async def answer(request, id_):
-        data = {"reason": reason} if reason else None
+        data = {"reason": reason, **more} if reason else None
         body = {"jsonrpc": "2.0", "id": id_, "error": {"code": code, "message": message, "data": data}}
         return web.json_response(body, status=status)
 

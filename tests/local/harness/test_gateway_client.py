@@ -99,6 +99,34 @@ async def test_trouble_on_the_way_is_met_by_asking_again_with_the_same_id(troubl
     assert (len(gateway.requests), ids) == (3, {"tc_a_0"})
 
 
+class Tail:
+    """The run's log, lost up to seq 5 until it is flushed."""
+
+    def __init__(self):
+        self.seen, self.adopted = (9, 1), []
+
+    def adopt(self, call):
+        self.adopted.append(call)
+
+    async def flush(self):
+        self.seen = (11, 2)
+
+
+async def test_a_call_that_the_store_lost_is_asked_for_again_once_the_log_is_whole_and_its_events_are_kept(token_file):
+    told = [{"id": "ev_1", "type": "agent.tool_use", "time": "t1", "decision": {}}]
+    record = {"args_hash": "a1", "seq": [12, 13], "events": told}
+    meta = {"towline.dev/outcome": "ok", "towline.dev/record": record}
+    lost, tail = error("StoreLost", status=503, dispatched="sandbox-1 abc"), Tail()
+    async with serving(lost, result({**RESULT, "_meta": meta})) as (gateway, url), open_session() as session:
+        await Gateway(session, url, token_file, tail).call(USE)
+
+    first, second = (params["_meta"] for params in gateway.calls)
+    assert (first["towline.dev/seen"], "towline.dev/dispatched" in first) == ("9 1", False)
+    assert (second["towline.dev/seen"], second["towline.dev/dispatched"]) == ("11 2", "sandbox-1 abc")
+    [call] = tail.adopted
+    assert (call.call_id, call.first, call.last, call.drafts[0].id) == ("tc_a_0", 12, 13, "ev_1")
+
+
 @pytest.mark.parametrize(
     ("reason", "kind"), [("Fenced", Fenced), ("LogClosed", LogClosed), ("Cancelled", RunCancelled)]
 )

@@ -78,12 +78,6 @@ def test_a_text_of_wide_characters_is_cut_but_not_to_nothing(filler):
     assert MAX_EVENT_BYTES * 0.9 < len(json.dumps(data, ensure_ascii=False).encode()) <= MAX_EVENT_BYTES
 
 
-def test_an_answer_out_of_the_ledger_equals_the_one_that_was_recorded():
-    data = result.unknown("Lost", "the sandbox was lost").data("tc_1", "exec", 5)
-
-    assert result.stored_answer(json.dumps(data).encode()) == result.answer(data)
-
-
 def test_every_finding_without_a_reply_tells_the_model_what_to_make_of_it():
     assert "Available: exec, search." in result.unknown_tool("bash", ["exec", "search"]).text
     assert "Available: none." in result.unknown_tool("bash", []).text

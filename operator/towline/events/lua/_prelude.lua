@@ -142,22 +142,26 @@ local function producer(run, src, epoch, nonce, n)
 end
 
 -- Whether the store lost a tail that this writer had seen confirmed up to `acknowledged` under `incarnation` (0: it saw
--- nothing yet), or that is `certain` for another reason. The first to notice begins a new incarnation and logs it.
--- Returns the reply {'LOST', head, incarnation}, upon which the writer appends again what is missing; or nil.
-local function lost(run, src, time, acknowledged, incarnation, certain)
+-- nothing yet), or that is `certain` for another reason: 'told' when somebody has logged that, 'new' when nobody has.
+local function loss(run, acknowledged, incarnation, certain)
   if incarnation > 0 and incarnation < run.incarnation then
-    return { 'LOST', run.head, run.incarnation }
+    return 'told'
   end
-  if not certain and incarnation <= run.incarnation and acknowledged <= run.head then
-    return nil
+  if certain or incarnation > run.incarnation then
+    return 'new'
   end
-  run.head = math.max(run.head, last_id())
-  if not certain and incarnation <= run.incarnation and acknowledged <= run.head then
-    return nil
+  if acknowledged > run.head then
+    run.head = math.max(run.head, last_id())
   end
-  local survived = run.head
+  return acknowledged > run.head and 'new' or nil
+end
+
+-- Begins a new incarnation behind `survived`, the last seq that is still what it was, and logs that. Returns the reply
+-- {'LOST', head, incarnation}, upon which the harness puts back what is missing (restore).
+local function tell_loss(run, src, time, acknowledged, incarnation, survived)
   run.incarnation = math.max(run.incarnation, incarnation) + 1
   local data = '{"head":' .. survived .. ',"acknowledged":' .. acknowledged .. ',"incarnation":' .. run.incarnation .. '}'
+  run.head = math.max(run.head, last_id())
   add(run, src, id_from(META .. ' lost ' .. run.incarnation .. ' ' .. survived), 'store.lost', time, '', data)
   commit(run, 'incarnation', run.incarnation, 'lost_head', survived)
   redis.call('PUBLISH', CHANNEL, 'lost:' .. run.incarnation)

@@ -6,7 +6,8 @@
 --       prompts (increments),
 --       then id, type, time, turn, data for each event
 --       A producer gives nonce and n (from 1, one in flight); the operator gives a guard, which happens once. One is empty.
--- Reply {first seq, last seq, incarnation}, the same for a repeat; or {'LOST', head, incarnation}: see the prelude
+-- Reply {first seq, last seq, incarnation}, the same for a repeat; or {'LOST', head, incarnation}, and nothing is done: the
+--       store has lost what this writer appended before, which restore puts back first
 -- Errors STALE, CLOSED, ORDER
 local src, epoch, nonce, n = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 local guard = ARGV[8]
@@ -44,10 +45,8 @@ end
 if run.closed then
   return closed(run)
 end
-local loss = lost(run, src, ARGV[18] or '', tonumber(ARGV[6]), tonumber(ARGV[7]), certain)
-if loss then
-  redis.call('HSET', META, field, epoch .. ' ' .. nonce .. ' ' .. (n - 1) .. ' 0 0')
-  return loss
+if loss(run, tonumber(ARGV[6]), tonumber(ARGV[7]), certain) then
+  return { 'LOST', run.head, run.incarnation }
 end
 
 local sums = { 'turns', 'tool_calls', 'input_tokens', 'output_tokens', 'cached_input_tokens', 'cost_micro_usd', 'prompts' }

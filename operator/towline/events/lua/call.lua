@@ -1,7 +1,8 @@
 -- call: one transition of a tool call in the ledger, and its event.
 --
 -- The ledger holds for each call id
---   <id>         "<state> <args hash> <turn or -> <seq of agent.tool_use> <sandbox or -> <instance or -> <claim's event id> <result's event id or ->"
+--   <id>         "<state> <args hash> <turn or -> <seq of agent.tool_use> <sandbox or -> <instance or -> <claim's event id>
+--                <result's event id or -> <seq of agent.tool_result or ->"
 --                state: claimed -> dispatched -> settled, or claimed -> settled
 --   <id>:name    the tool's name as a JSON string
 --   <id>:result  data of agent.tool_result, once settled
@@ -10,11 +11,14 @@
 --
 -- KEYS  meta, log, calls
 -- ARGV  channel, 'claim',    id, epoch, name (JSON string), args hash, then id, type, time, turn, data of agent.tool_use
---       channel, 'cancel',   id, epoch, name, args hash, then id, type, time, turn, data of agent.tool_use and agent.tool_result:
---                            a call that nobody executes is settled so; one that was dispatched is only marked
---       channel, 'dispatch', id, sandbox, instance
---       channel, 'settle',   id, then id, type, time, turn, data of each event; the last is agent.tool_result
--- Reply {1 if this request made the transition (also when repeated) else 0, line, name, result or false, cancel or false}
+--                            and before it up to which seq, under which incarnation, the harness saw the log confirmed (or 0, 0)
+--       channel, 'cancel',   the same, then the event agent.tool_result: a call that nobody executes is settled so; one that
+--                            was dispatched is only marked
+--       channel, 'dispatch', id, time, seq of the claim, incarnation, sandbox, instance
+--       channel, 'settle',   id, time, seq of the claim, incarnation, then id, type, time, turn, data of each event; the last is agent.tool_result
+-- Reply {1 if this request made the transition (also when repeated) else 0, line, name, result or false, cancel or false,
+--       incarnation}; or, when the store has lost this claim or what comes before it, {'LOST', head, incarnation}, and it
+--       is logged: see the prelude
 -- Errors claim, cancel: STALE, CANCELLED <reason>, CLOSED, MISMATCH <id>; dispatch, settle: UNKNOWN <id>
 local CALLS, verb, id = KEYS[3], ARGV[2], ARGV[3]
 local run = load_run()
@@ -29,7 +33,7 @@ end
 
 local function answer(ours)
   local v = redis.call('HMGET', CALLS, id, id .. ':name', id .. ':result', id .. ':cancel')
-  return { ours and 1 or 0, v[1], v[2], v[3], v[4] }
+  return { ours and 1 or 0, v[1], v[2], v[3], v[4], run.incarnation }
 end
 
 local line = redis.call('HGET', CALLS, id)
@@ -62,33 +66,46 @@ if verb == 'claim' or verb == 'cancel' then
     if run.closed then
       return closed(run)
     end
-    add_events(7, 7)
-    call = { 'claimed', args, ARGV[10] == '' and '-' or ARGV[10], run.head, '-', '-', ARGV[7], '-' }
+    local standing = loss(run, tonumber(ARGV[7]), tonumber(ARGV[8]), false)
+    if standing == 'new' then
+      return tell_loss(run, 'gateway', ARGV[11], tonumber(ARGV[7]), tonumber(ARGV[8]), run.head)
+    elseif standing then
+      return { 'LOST', run.head, run.incarnation }
+    end
+    add_events(9, 9)
+    call = { 'claimed', args, ARGV[12] == '' and '-' or ARGV[12], run.head, '-', '-', ARGV[9], '-', '-' }
     store(id .. ':name', name)
     redis.call('HINCRBY', META, 'tool_calls', 1)
     commit(run, 'progress', run.head)
   end
   if verb == 'claim' then
-    return answer(call[7] == ARGV[7])
+    return answer(call[7] == ARGV[9])
   end
   if call[1] == 'claimed' then
-    call[1], call[8] = 'settled', ARGV[12]
-    store(id .. ':result', ARGV[16])
-    add_events(12, 12)
+    add_events(14, 14)
+    call[1], call[8], call[9] = 'settled', ARGV[14], run.head
+    store(id .. ':result', ARGV[18])
     commit(run, 'progress', run.head)
   elseif call[1] == 'dispatched' then
     redis.call('HSET', CALLS, id .. ':cancel', '1')
   end
   redis.call('PUBLISH', CHANNEL, 'cancel')
-  return answer(call[8] == ARGV[12])
+  return answer(call[8] == ARGV[14])
 end
 
 if not call then
-  return redis.error_reply('UNKNOWN ' .. id)
+  local seq, incarnation = tonumber(ARGV[5]), tonumber(ARGV[6])
+  if seq == 0 or run.closed then
+    return redis.error_reply('UNKNOWN ' .. id)
+  end
+  if loss(run, seq, incarnation, true) == 'told' then
+    return { 'LOST', run.head, run.incarnation }
+  end
+  return tell_loss(run, 'gateway', ARGV[4], seq, incarnation, math.min(run.head, seq - 1))
 end
 
 if verb == 'dispatch' then
-  local sandbox, instance = ARGV[4], ARGV[5]
+  local sandbox, instance = ARGV[7], ARGV[8]
   if call[1] == 'claimed' then
     call[1], call[5], call[6] = 'dispatched', sandbox, instance
     store()
@@ -104,10 +121,10 @@ if call[1] == 'settled' then
   end
   return answer(call[8] == event)
 end
-call[1], call[8] = 'settled', event
-store(id .. ':result', data)
 if not run.closed then
-  add_events(4, #ARGV - 4)
+  add_events(7, #ARGV - 4)
   commit(run, 'progress', run.head)
 end
+call[1], call[8], call[9] = 'settled', event, run.closed and '-' or run.head
+store(id .. ':result', data)
 return answer(true)

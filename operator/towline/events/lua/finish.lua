@@ -6,7 +6,7 @@
 --       then id, type, time, turn, data of the terminal event
 --       The operator gives an empty nonce: it is no producer, and what it writes raises the epoch.
 -- Reply {first seq, terminal seq, incarnation}; the terminal seq is the same for a repeat of the same event id;
---       or {'LOST', head, incarnation}: see the prelude
+--       or {'LOST', head, incarnation}, and nothing is done: see append
 -- Errors STALE, CLOSED, ORDER; UNREAD <n> when n prompts came after the last one that the harness saw: a prompt is
 --       answered or refused by CLOSED, never accepted and then passed over
 local CALLS = KEYS[3]
@@ -28,14 +28,12 @@ if run.closed then
   return closed(run)
 end
 if nonce ~= '' then
-  local standing, err, _, field = producer(run, src, epoch, nonce, n)
+  local standing, err = producer(run, src, epoch, nonce, n)
   if not standing then
     return err
   end
-  local loss = lost(run, src, time, tonumber(ARGV[6]), tonumber(ARGV[7]), standing == 'lost')
-  if loss then
-    redis.call('HSET', META, field, epoch .. ' ' .. nonce .. ' ' .. (n - 1) .. ' 0 0')
-    return loss
+  if loss(run, tonumber(ARGV[6]), tonumber(ARGV[7]), standing == 'lost') then
+    return { 'LOST', run.head, run.incarnation }
   end
 end
 if ARGV[9] ~= '' then
@@ -67,8 +65,8 @@ for _, call in ipairs(open) do
     .. ',"outcome":"' .. outcome .. '","is_error":true'
     .. ',"content":[{"type":"text","text":"The run ended before this call did."}]'
     .. ',"duration_ms":0,"truncated":false,"total_bytes":0,"exit_code":null}'
-  add(run, src, event, 'agent.tool_result', time, call.turn, result)
-  redis.call('HSET', CALLS, call.id, 'settled ' .. call.rest .. ' ' .. event, call.id .. ':result', result)
+  local seq = add(run, src, event, 'agent.tool_result', time, call.turn, result)
+  redis.call('HSET', CALLS, call.id, 'settled ' .. call.rest .. ' ' .. event .. ' ' .. seq, call.id .. ':result', result)
 end
 local seq = add(run, src, id, kind, time, turn, data)
 redis.call('HDEL', META, 'want')

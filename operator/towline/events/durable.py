@@ -1,0 +1,66 @@
+"""Whether what a writer has appended would outlive the death of the server: on its disk, and on all of its replicas.
+
+Called by the appender about once a second, off the path of its appends. Redis acknowledges a write before either.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio.cluster import RedisCluster
+
+from towline.errors import StoreUnavailable
+from towline.events.event import RunRef
+from towline.events.store import Store
+
+_WAIT_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """`n` is the writer's last append that the store knows of; `durable`: it and all before it are safe."""
+
+    n: int
+    durable: bool
+
+
+class Durability:
+    """Asks for one writer, whose standing is the field of `meta` given."""
+
+    def __init__(self, store: Store, run: RunRef, field: str, nonce: str) -> None:
+        self._store, self._key, self._field, self._nonce = store, run.keys.meta, field, nonce.encode()
+        self._replicas = 0
+        """As many as there ever were: one that is cut off may be promoted all the same."""
+
+    async def ask(self) -> Standing:
+        """One try; raises StoreUnavailable. In a Cluster nothing is ever said to be durable: there the limits hold."""
+        client = self._store.client
+        if isinstance(client, RedisCluster):
+            read = await self._store.call(
+                lambda: client.execute_command("HGET", self._key, self._field), patience_seconds=0
+            )
+            return Standing(self._number(read), durable=False)
+        standing, _, role, local, replicas = await self._store.call(self._asked, patience_seconds=0)
+        if isinstance(standing, Exception):
+            raise StoreUnavailable(f"event store {self._store.address}: {standing}") from standing
+        if isinstance(role, list) and role[0] == b"master":
+            self._replicas = max(self._replicas, len(role[2]))
+        if isinstance(local, list):
+            durable = local[0] >= 1 and local[1] >= self._replicas
+        else:  # Redis 7.0, or no append-only file: all that can be asked for is the replicas
+            durable = isinstance(replicas, int) and replicas >= self._replicas
+        return Standing(self._number(standing), durable)
+
+    async def _asked(self) -> list[Any]:
+        """WAIT speaks of what its own connection has written, so it writes a little itself."""
+        pipeline = self._store.client.pipeline(transaction=False)
+        pipeline.execute_command("HGET", self._key, self._field)
+        pipeline.execute_command("HSET", self._key, "confirming", "1")
+        pipeline.execute_command("ROLE")
+        pipeline.execute_command("WAITAOF", 1, self._replicas, _WAIT_MS)
+        pipeline.execute_command("WAIT", self._replicas, _WAIT_MS)
+        return list(await pipeline.execute(raise_on_error=False))
+
+    def _number(self, standing: bytes | None) -> int:
+        """0 when the store knows another writer, or none."""
+        words = (standing or b"").split()
+        return int(words[2]) if len(words) == 5 and words[1] == self._nonce else 0
