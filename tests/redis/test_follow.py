@@ -107,6 +107,7 @@ async def test_a_lost_notice_costs_no_more_than_the_poll(store, run, harness, sa
             "XADD", run.keys.log, "2-0", "id", said().id, "type", "x.y", "time", "", "src", "a", "epoch", 1, "turn", "",
             "data", "{}",
         )  # fmt: skip
+        await store.client.execute_command("HSET", run.keys.meta, "head", 2)
         assert (await following).seq == 2
 
 

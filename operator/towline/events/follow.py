@@ -3,6 +3,7 @@
 Called by viewers, the CLI and the launcher. It subscribes first, then reads; a notice only says when to read again.
 """
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
@@ -14,6 +15,10 @@ from towline.events.store import Store
 
 _PAGE = 1000
 
+POLL_SECONDS = 20.0
+"""How long a lost notice may go unnoticed, about. A broken connection is noticed by itself and wakes everybody, so this
+is a net below a net, and a thousand idle runs must cost nothing."""
+
 
 async def follow(
     store: Store,
@@ -22,7 +27,7 @@ async def follow(
     *,
     notices: Notices | None = None,
     stop_at_end: bool = True,
-    poll_seconds: float = 2.0,
+    poll_seconds: float = POLL_SECONDS,
     incarnation: int | None = None,
 ) -> AsyncIterator[Event]:
     """Yields each event once; ends after the terminal event, or never when `stop_at_end` is false.
@@ -61,7 +66,12 @@ async def follow(
                 incarnation = _checked(state, incarnation, next_seq)
                 if stop_at_end and state.closed and state.head < next_seq:
                     return
-            kinds = set() if more else await watch.wait(poll_seconds)
+            kinds = set()
+            while not more and not (kinds := await watch.wait(poll_seconds * random.uniform(0.75, 1.5))):  # noqa: S311
+                # One command for a quiet run. A thousand of them must not look at the same moment, hence the spread.
+                state = await log.state()
+                incarnation = _checked(state, incarnation, next_seq)
+                more = state.head >= next_seq
 
 
 def _checked(state: RunState, incarnation: int, next_seq: int) -> int:

@@ -35,7 +35,7 @@ SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 PATIENCE_SECONDS = 1.0
 """How long a command is repeated before StoreUnavailable: enough for a connection that broke, not for a failover, of
 which most callers want to know. Appends wait longer."""
-_POOL_SIZE = 64
+_CONNECTIONS = 64
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 1.0
 _LUA = Path(__file__).parent / "lua"
 
@@ -59,8 +59,18 @@ class Store:
             self._faults += (AttributeError,)
 
     @classmethod
-    def connect(cls, url: str, *, timeout_seconds: float = 5.0, patience_seconds: float = PATIENCE_SECONDS) -> "Store":
-        """No I/O yet. `timeout_seconds` bounds connecting and each operation, `patience_seconds` its repeats."""
+    def connect(
+        cls,
+        url: str,
+        *,
+        timeout_seconds: float = 5.0,
+        patience_seconds: float = PATIENCE_SECONDS,
+        connections: int = _CONNECTIONS,
+    ) -> "Store":
+        """No I/O yet. `timeout_seconds` bounds connecting and each operation, `patience_seconds` its repeats.
+
+        At most `connections` are open at once (in a Cluster, to each node); more operations wait for one.
+        """
         scheme = url.partition("://")[0]
         if scheme not in SCHEMES:
             raise Invalid(f"event store URL: scheme {scheme[:20]!r}; expected {', '.join(SCHEMES)}")
@@ -80,10 +90,10 @@ class Store:
                 plain = scheme.removesuffix("+cluster") + url[len(scheme) :]
                 # Re-reading the whole map after n redirects closes connections under other commands: patch it instead.
                 options["reinitialize_steps"] = 0
-                client = RedisCluster.from_url(plain, max_connections=_POOL_SIZE, **options)
+                client = RedisCluster.from_url(plain, max_connections=connections, **options)
             else:
                 pool = BlockingConnectionPool.from_url(
-                    url, max_connections=_POOL_SIZE, timeout=timeout_seconds, **options
+                    url, max_connections=connections, timeout=timeout_seconds, **options
                 )
                 client = Redis.from_pool(pool)
         except (ValueError, exceptions.RedisClusterException) as error:
