@@ -12,6 +12,7 @@ from typing import Any
 from tests.local.command import Finished, Towline, agent_run, calls, eventually, says, script, template
 from towline.clock import utc_now
 from towline.errors import Fenced
+from towline.events import sandbox
 from towline.events.appender import Appender
 from towline.events.event import RunRef, draft
 from towline.events.store import Store
@@ -54,6 +55,32 @@ def test_an_agent_fixes_a_bug_in_a_sandbox(towline: Towline) -> None:
     assert towline("tail", "fix-a-bug", "--json", "--from", "7").out == b"".join(
         finished.out.splitlines(keepends=True)[6:]
     )
+
+
+def test_a_sandbox_that_the_gateway_gives_up_is_ended_and_the_next_call_gets_another(towline: Towline) -> None:
+    steps = calls("exec", command="sleep 600"), calls("exec", command="echo alive"), says("Finished.")
+    running = towline.start(
+        "run", towline.write("run.yaml", agent_run(), template(), script(*steps)), "--json", "--keep"
+    )
+    ready = running.until("sandbox.ready")
+    run = RunRef(ready["run"]["namespace"], ready["run"]["uid"])
+    assert towline.process("^sleep 600")
+
+    holder = json.loads((towline.store / "lock").read_text())
+
+    async def give_up() -> None:
+        store = Store.connect(f"unix://{holder['socket']}")
+        await sandbox.give_up(store, run, 2, ready["data"]["name"], "it does not answer", now=utc_now())
+        await store.aclose()
+
+    asyncio.run(give_up())
+
+    finished = running.finish()
+    assert finished.code == 0, finished.err
+    assert_whole(finished)
+    assert [data["outcome"] for data in finished.each("agent.tool_result")] == ["unknown", "ok"]
+    assert len(finished.each("sandbox.ready")) == 2
+    assert "sleep 600" not in towline.descendants().values()
 
 
 def test_ctrl_c_in_the_middle_of_a_call_cancels_within_five_seconds(towline: Towline) -> None:

@@ -13,6 +13,9 @@ from towline.events.blobs import script_args
 from towline.events.event import Draft, RunRef, draft, lasting_id
 from towline.events.store import Store
 
+UNRESPONSIVE = "Unresponsive"
+"""Reason of a loss that the gateway found."""
+
 RECORD_FIELDS = ("name", "state", "address", "provider", "reason", "message", "generation")
 
 
@@ -66,7 +69,17 @@ async def mark_lost(
 ) -> bool:
     """The sandbox died (Lost) or could not start (Failed): answers a pending want. True the first time for a name."""
     event = _told(run, "sandbox.lost", {"name": name, "reason": reason, "message": message}, now)
-    changed, _ = await _change(store, run, "lost", [epoch, name, state, reason, message], event)
+    changed, _ = await _change(store, run, "lost", [epoch, name, state, reason, message], event, "operator")
+    return changed
+
+
+async def give_up(store: Store, run: RunRef, epoch: int, name: str, message: str, *, now: datetime) -> bool:
+    """The gateway's word that the sandbox is of no use, though it may be alive: Lost, for the reason Unresponsive.
+
+    Whoever runs it ends it, and starts the next one when that is wanted. True the first time for a name. Raises Fenced.
+    """
+    event = _told(run, "sandbox.lost", {"name": name, "reason": UNRESPONSIVE, "message": message}, now)
+    changed, _ = await _change(store, run, "lost", [epoch, name, "Lost", UNRESPONSIVE, message], event, "gateway")
     return changed
 
 
@@ -87,17 +100,17 @@ async def read(store: Store, run: RunRef) -> SandboxRecord:
 
 
 def _told(run: RunRef, kind: str, data: Mapping[str, Any], now: datetime) -> Draft:
-    """The operator's event about a sandbox, which it tells again when the store has lost it."""
+    """What becomes of a sandbox, told again under the same id when the store has lost it."""
     return draft(kind, data, now=now, event_id=lasting_id(run, f"{kind} {data['name']}"))
 
 
 async def _change(
-    store: Store, run: RunRef, verb: str, arguments: Sequence[str | int], event: Draft
+    store: Store, run: RunRef, verb: str, arguments: Sequence[str | int], event: Draft, *more: str
 ) -> tuple[bool, SandboxRecord]:
     keys = run.keys
     event_arguments = await script_args(store, run, event)
     reply = await store.script(
-        "sandbox", [keys.meta, keys.log, keys.sandbox], [keys.notify, verb, *arguments, *event_arguments]
+        "sandbox", [keys.meta, keys.log, keys.sandbox], [keys.notify, verb, *arguments, *event_arguments, *more]
     )
     return bool(reply[0]), record_of(reply[1:])
 

@@ -171,6 +171,8 @@ class Calls:
             log.warning("sandbox failed", extra={"fields": fields})
             if fault.reason == "NoAnswer":
                 execution.kill()
+            if fault.reason in ("NoAnswer", "BadReply", "Unreachable"):
+                await run.lease.silent(execution.epoch, fault)
             if not executed or fault.reason in ("Refused", "Overloaded"):
                 return result.not_started(fault.reason, fault.message)
             return result.unknown(fault.reason, fault.message)
@@ -206,6 +208,7 @@ class Calls:
         finally:
             await live.aclose()
         failpoints.hit("gateway.reply")
+        run.lease.answered()
         if reply.code == RESULT_DROPPED:
             return result.unknown(RESULT_DROPPED, "the tool server ran the call, but had to drop its result")
         return result.from_reply(reply, timeout_seconds=seconds, note=sandbox.take_note())

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from towline import failpoints
 from towline.api.snapshot import Snapshot
-from towline.errors import SandboxFailed
+from towline.errors import SandboxFailed, TowlineError
 from towline.events import sandbox as sandbox_events
 from towline.events.calls import Call
 from towline.events.event import RunRef
@@ -43,6 +43,9 @@ SAY_WHY_SECONDS = 0.5
 ACKNOWLEDGE_SECONDS = 30.0
 """How long after its settling a call is acknowledged: a gateway that was about to attach to it must still find it, and
 one that is asked again because the store has lost the result."""
+
+SILENT_CALLS = 2
+"""So many in a row without an answer that can be used, and the sandbox is given up: a third would wait in vain, too."""
 
 UNHEARD = float("-inf")
 
@@ -103,6 +106,8 @@ class Lease:
         self._current: ProvedSandbox | None = None
         self._proving = asyncio.Lock()
         self._settled: deque[tuple[float, str]] = deque(maxlen=1024)
+        self._silent = ("", 0)
+        """A sandbox, and how many calls in a row it has left without a usable answer."""
 
     async def sandbox_for(self, call_id: str) -> ProvedSandbox:
         """A sandbox for a new call, started if need be; raises SandboxFailed. The caller bounds the time."""
@@ -150,6 +155,29 @@ class Lease:
         """Ask again before the next call: something happened to the sandbox."""
         if self._current is not None:
             self._current.heard = UNHEARD
+
+    def answered(self) -> None:
+        """It ran a call and said so."""
+        self._silent = ("", 0)
+
+    async def silent(self, epoch: int, fault: SandboxFailed) -> None:
+        """A call ended without a usable answer. A tool server that hangs is replaced, though its process lives."""
+        self.doubt()
+        if self._current is None:
+            return
+        name = self._current.name
+        known, count = self._silent
+        self._silent = (name, count + 1 if known == name else 1)
+        if self._silent[1] < SILENT_CALLS:
+            return
+        self.answered()
+        message = f"{SILENT_CALLS} calls in a row had no usable answer; the last one: {fault.message}"
+        try:
+            await sandbox_events.give_up(self._store, self._run, epoch, name, message, now=self._now())
+        except TowlineError as why:
+            log.warning("sandbox not given up", extra={"fields": {"sandbox": name, "cause": str(why)}})
+        else:
+            log.warning("sandbox given up", extra={"fields": {"run": self._run.uid, "sandbox": name}})
 
     def acknowledge(self, call_id: str) -> None:
         """The call is settled: its result need not be kept in the sandbox any more."""

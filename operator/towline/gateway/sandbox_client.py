@@ -148,6 +148,8 @@ class SandboxClient:
 
     async def _control(self, method: str, url: URL, body: dict[str, Any] | None, instance: str = "") -> dict[str, Any]:
         """One small exchange: a bounded body in, one JSON object out, `{}` for an empty answer."""
+        if self._http.closed:
+            raise SandboxFailed("Closed", "the connections to this sandbox were let go")
         headers = {"Authorization": self._authorization(instance)} if instance else {}
         data = None
         if body is not None:

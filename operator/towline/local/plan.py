@@ -59,6 +59,8 @@ class Observed:
     cancel: str | None
     """Reason of a requested cancel."""
     want_sandbox: bool
+    sandbox_given_up: bool
+    """The want is for the one after it: the gateway has given it up, because it does not answer."""
     """A tool call waits for a sandbox."""
     unread: int = 0
     """Prompts that wait in the inbox."""
@@ -236,8 +238,12 @@ def _sandbox(seen: Observed) -> list[Action]:
         return [RecordSandbox()]
     if sandbox is None:
         return [CreateSandbox()] if seen.want_sandbox or seen.eager_sandbox else []
+    if not seen.want_sandbox or sandbox.state == "Starting":
+        return []
+    if sandbox.state == "Started" and not seen.sandbox_given_up:
+        return [RecordSandbox()]  # the store has lost what was recorded
     # A new want after a failure or a death is a new call's: it gets a new sandbox.
-    return [CreateSandbox()] if seen.want_sandbox and sandbox.state in ("Failed", "Dead") else []
+    return [CreateSandbox()]
 
 
 def _failed(seen: Observed, reason: str, message: str) -> Finish:

@@ -65,8 +65,17 @@ class Sandboxes:
             self._work.result()
         return self._seen
 
+    async def given_up(self) -> bool:
+        """Whether the record asks for another sandbox than the one that lives."""
+        if self._seen is None or self._seen.state != "Started":
+            return False
+        return (await record.read(self._held.store, self._run)).generation > self._generation
+
     async def create(self) -> None:
-        """Begins to make the next sandbox; `seen` tells how it goes."""
+        """Begins to make the next sandbox; `seen` tells how it goes. The one before it is ended if it lives."""
+        if self._seen is not None and self._seen.state == "Started" and self._provider is not None:
+            await self._end_work()
+            await self._provider.destroy(self._seen.name)
         wanted = (await record.read(self._held.store, self._run)).generation
         self._generation = max(wanted, self._generation + 1)
         name = sandbox_name(self._run.uid, self._generation)

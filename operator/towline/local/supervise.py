@@ -173,6 +173,7 @@ class Supervisor:
             closed=state.closed is not None,
             cancel=state.cancel,
             want_sandbox=state.want == "sandbox",
+            sandbox_given_up=state.want == "sandbox" and await self._sandboxes.given_up(),
             unread=state.unread,
             waiting=_waiting(state),
             finish_after=None if finish_after is None else timedelta(seconds=finish_after),

@@ -360,7 +360,7 @@ class World:
         self.gateways.append(started)
         return started
 
-    async def gateway_process(self) -> GatewayProcess:
+    async def gateway_process(self, failpoint: str = "") -> GatewayProcess:
         (self.folder / "secret").write_bytes(self.secret)
         (self.folder / "identity").write_bytes(self.identity_key)
         listener = socket.create_server(("127.0.0.1", 0))
@@ -374,6 +374,7 @@ class World:
                 "TOWLINE_INSTALLATION_SECRET_FILE": str(self.folder / "secret"),
                 "TOWLINE_IDENTITY_KEY_FILE": str(self.folder / "identity"),
                 "PYTHONPATH": ":".join(sys.path),
+                **({"TOWLINE_FAILPOINT": failpoint} if failpoint else {}),
             },
             pass_fds=[listener.fileno()],
         )

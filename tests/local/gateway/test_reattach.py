@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 
 import aiohttp
 import pytest
@@ -334,3 +335,72 @@ async def test_what_holds_another_key_gets_not_one_byte_of_arguments(world):
     assert "(KeyMismatch)" in answer.text
     assert [path for _, path, _, _ in sandbox.requests] == ["/v1/hello"]
     assert "secret" not in repr(sandbox.requests)
+
+
+async def test_a_tool_server_that_hangs_while_its_process_lives_is_replaced(world, monkeypatch):
+    monkeypatch.setattr("towline.gateway.calls.SLACK_SECONDS", -0.7)
+    monkeypatch.setattr("towline.gateway.sandbox_client.CONTROL_SECONDS", 0.3)
+    monkeypatch.setattr("towline.gateway.lease.UNREACHABLE_SECONDS", 0.3)
+    gateway = await world.gateway()
+    await world.call(gateway, "exec", {"command": "echo 1"})
+    sandbox = world.operator.sandbox
+    sandbox.hangs = True
+
+    hung = [
+        await world.call(gateway, "exec", {"command": "echo 2", "timeout_seconds": 1}, call_id=f"tc_{n}")
+        for n in range(2)
+    ]
+    after = await world.call(gateway, "exec", {"command": "echo 3"})
+
+    assert [answer.outcome for answer in hung] == ["unknown", "error"]
+    assert "(NoAnswer)" in hung[0].text
+    assert "not executed" in hung[1].text, "it was asked for a sign of life first"
+    assert after.text.endswith("initial files only.]\n3")
+    [lost] = await world.events("sandbox.lost")
+    assert (lost.src, lost.payload["name"], lost.payload["reason"]) == ("gateway", sandbox.name, "Unresponsive")
+
+
+async def test_one_call_without_an_answer_is_no_reason_to_give_a_sandbox_up(world, monkeypatch):
+    monkeypatch.setattr("towline.gateway.calls.SLACK_SECONDS", -0.7)
+    gateway = await world.gateway()
+    for number in range(3):
+        call = await world.call(gateway, "exec", {"command": f"hold {number}", "timeout_seconds": 1})
+        assert call.outcome == "unknown"
+        assert (await world.call(gateway, "exec", {"command": "echo 1"})).outcome == "ok"
+
+    assert len(world.operator.sandboxes) == 1
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        *("gateway.claim.after", "gateway.dispatch.after", "gateway.forward.before", "gateway.forward.after"),
+        *("gateway.reply", "gateway.settle.after", "gateway.answer.before"),
+    ],
+)
+async def test_a_gateway_killed_anywhere_on_the_way_of_a_call_leaves_it_to_the_next_and_it_runs_once(world, point):
+    killed, next_one = await world.gateway_process(f"{point}:1"), await world.gateway()
+    with pytest.raises(aiohttp.ClientError):
+        await world.call(killed, "exec", {"command": "echo 1"}, call_id="tc_1")
+
+    answer = await world.call(next_one, "exec", {"command": "echo 1"}, call_id="tc_1")
+
+    assert (answer.outcome, answer.text) == ("ok", "1")
+    assert world.operator.sandbox.executions == ["tc_1"]
+    assert [each["outcome"] for each in await world.results()] == ["ok"]
+
+
+async def test_a_gateway_that_hangs_in_mid_call_is_stood_in_for_and_changes_nothing_when_it_goes_on(world):
+    hung, other = await world.gateway_process(), await world.gateway()
+    call, sandbox = await begun(world, hung)
+    hung.process.send_signal(signal.SIGSTOP)
+
+    again = asyncio.create_task(world.call(other, "exec", {"command": "hold a"}, call_id="tc_1"))
+    sandbox.release("a")
+    answer = await again
+    hung.process.send_signal(signal.SIGCONT)
+
+    assert answer.text == "held a"
+    assert (await call).result == answer.result
+    assert sandbox.executions == ["tc_1"]
+    assert len(await world.results()) == 1

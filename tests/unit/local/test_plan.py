@@ -32,7 +32,9 @@ CRASHED = Exit(1)
 KILLED = Exit(None, 9)
 FAR, FARTHER = 8, 15
 
-QUIET = Observed(epoch=1, closed=False, cancel=None, want_sandbox=False, progress=FAR, harness=RUNNING)
+QUIET = Observed(
+    epoch=1, closed=False, cancel=None, want_sandbox=False, sandbox_given_up=False, progress=FAR, harness=RUNNING
+)
 """A run that works: nothing is due."""
 
 ASLEEP = replace(QUIET, harness=HarnessSeen(epoch=1, exit=Exit(HarnessExit.ASLEEP)))
@@ -102,6 +104,14 @@ TABLE: dict[str, tuple[Observed, list[Action]]] = {
     "a harness that still waits for a prompt finishes the run itself": (
         replace(QUIET, waiting=timedelta(seconds=60), finish_after=timedelta(seconds=60)),
         [],
+    ),
+    "a sandbox that the gateway has given up is replaced": (
+        replace(QUIET, sandbox=READY, want_sandbox=True, sandbox_given_up=True),
+        [CreateSandbox()],
+    ),
+    "one whose record the store has lost is recorded again": (
+        replace(QUIET, sandbox=READY, want_sandbox=True),
+        [RecordSandbox()],
     ),
     "while the run sleeps its sandbox is released": (replace(ASLEEP, sandbox=READY), [ReleaseSandbox()]),
     "a dead one too, after its death was told": (

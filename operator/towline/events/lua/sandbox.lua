@@ -7,7 +7,8 @@
 -- KEYS  meta, log, sandbox
 -- ARGV  channel, 'want',    then id, type, time, turn, data of sandbox.requested
 --       channel, 'ready',   epoch, name, address, provider, generation, then the event sandbox.ready
---       channel, 'lost',    epoch, name, Lost or Failed, reason, message, then the event sandbox.lost
+--       channel, 'lost',    epoch, name, Lost or Failed, reason, message, then the event sandbox.lost, then its src: the
+--                           gateway gives up a sandbox that does not answer, though the operator sees it alive
 --       channel, 'suspended' or 'deleted', epoch, name, then the event sandbox.suspended or sandbox.deleted
 -- Reply {1 if this call changed the record else 0, name, state, address, provider, reason, message, generation}
 -- Errors want: CLOSED; the others: STALE
@@ -86,7 +87,7 @@ elseif verb == 'lost' then
     end
   end
   if changed then
-    log('operator', 8)
+    log(ARGV[13], 8)
   end
 else
   changed = first_time(name)
