@@ -1,6 +1,7 @@
 """The ledger: claimed once, dispatched once, settled once, whoever races."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -299,3 +300,29 @@ async def test_of_a_run_that_ends_no_new_call_is_claimed_to_be_cancelled(store, 
 
     with pytest.raises(RunCancelled):
         await cancel()
+
+
+async def test_a_large_result_is_kept_once_and_found_all_the_same(store, run, claim, settle):
+    text = "x" * 5000
+    await claim()
+    await settle(text=text)
+    await claim("tc_2")
+    await settle("tc_2", text="y" * 100_000)
+
+    _, call = await claim()
+    _, other = await claim("tc_2")
+
+    assert json.loads(call.result) == {"on": text}
+    assert json.loads(other.result) == {"on": "y" * 100_000}
+    kept = await store.client.execute_command("HMGET", run.keys.calls, "tc_1:result", "tc_2:result")
+    assert sum(len(each) for each in kept) < 1024
+
+
+async def test_a_large_result_after_the_end_of_the_run_is_kept_in_the_ledger(store, run, claim, settle, harness, now):
+    await claim()
+    await harness().finish(draft("run.completed", {}, now=now))
+
+    await settle(text="x" * 5000)
+
+    late = await store.client.execute_command("HGET", run.keys.calls, "tc_1:late")
+    assert json.loads(late) == {"on": "x" * 5000}

@@ -14,7 +14,7 @@ from towline.clock import rfc3339, utc_now
 from towline.errors import Invalid, StoreLost
 from towline.events.blobs import script_args
 from towline.events.event import Draft, Event, RunRef
-from towline.events.log import resolve
+from towline.events.log import EventLog, resolve
 from towline.events.store import Store
 from towline.naming import CALL_ID_PATTERN
 
@@ -112,7 +112,7 @@ async def settle(
     """
     _check_call_id(call_id)
     arguments = [part for one in (*before, event) for part in await script_args(store, run, one)]
-    return await _transition(store, run, "settle", call_id, [*_standing(known), *arguments])
+    return await _transition(store, run, "settle", call_id, [*_standing(known), *arguments], event.data)
 
 
 async def unwanted(store: Store, run: RunRef, call_ids: Sequence[str]) -> set[str]:
@@ -168,16 +168,22 @@ async def _first(
 
 
 async def _transition(
-    store: Store, run: RunRef, verb: str, call_id: str, arguments: Sequence[str | bytes | int]
+    store: Store, run: RunRef, verb: str, call_id: str, arguments: Sequence[str | bytes | int], own: bytes | None = None
 ) -> tuple[bool, Call]:
+    """`own` is the data of the agent.tool_result that is being recorded."""
     keys = run.keys
     reply = await store.script("call", [keys.meta, keys.log, keys.calls], [keys.notify, verb, call_id, *arguments])
     if reply[0] == b"LOST":
         raise StoreLost(call_id)
     ours, line, name, result, cancel, incarnation = reply
-    if result is not None:
-        result = await _resolved(store, run, line.split()[7].decode(), result)
     call = _call(call_id, line, name, result)
+    if result == b"" and ours and own is not None:
+        call = replace(call, result=own)
+    elif result == b"":  # too large to be kept twice
+        [event] = await EventLog(store, run).read(call.result_seq, 1)
+        call = replace(call, result=event.data)
+    elif result is not None:
+        call = replace(call, result=await _resolved(store, run, line.split()[7].decode(), result))
     return bool(ours), replace(call, cancelled=bool(cancel), incarnation=int(incarnation))
 
 

@@ -104,6 +104,15 @@ local function note(kind, seq, time, data)
   end
 end
 
+-- The fields of the ledger that keep a call's result, when its event stands at `seq` of the log: a large one stands there
+-- only, the call's line says where.
+local function result_fields(call_id, data, seq)
+  if seq ~= '-' and #data > 1024 then
+    return call_id .. ':result', ''
+  end
+  return call_id .. ':result', data
+end
+
 local function id_from(text)
   return 'ev_' .. string.sub(redis.sha1hex(text), 1, 20)
 end

@@ -5,7 +5,7 @@
 --                <result's event id or -> <seq of agent.tool_result or ->"
 --                state: claimed -> dispatched -> settled, or claimed -> settled
 --   <id>:name    the tool's name as a JSON string
---   <id>:result  data of agent.tool_result, once settled
+--   <id>:result  data of agent.tool_result, once settled; empty if that is large: the log has it, at the seq in the line
 --   <id>:cancel  "1" once somebody asked a dispatched call to end: whoever executes it kills it
 --   <id>:late    data of a result that came after the run had ended and the call was settled without it
 --
@@ -126,5 +126,5 @@ if not run.closed then
   commit(run, 'progress', run.head)
 end
 call[1], call[8], call[9] = 'settled', event, run.closed and '-' or run.head
-store(id .. ':result', data)
+store(result_fields(id, data, call[9]))
 return answer(true)

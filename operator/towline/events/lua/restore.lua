@@ -94,7 +94,7 @@ for _, item in ipairs(items) do
     end
     local last = item.events + 5 * (item.count - 1)
     local line = { 'settled', args, '-', first, '-', '-', ARGV[item.events], ARGV[last], run.head }
-    redis.call('HSET', CALLS, id, table.concat(line, ' '), id .. ':name', name, id .. ':result', ARGV[last + 4])
+    redis.call('HSET', CALLS, id, table.concat(line, ' '), id .. ':name', name, result_fields(id, ARGV[last + 4], run.head))
   end
   reply[#reply + 1] = item.missing and first or 0
   reply[#reply + 1] = item.missing and run.head or 0
