@@ -45,6 +45,7 @@ async def serve(settings: GatewaySettings) -> None:
             access_log=False,
             limit_concurrency=MAX_CONNECTIONS,
             server_header=False,
+            proxy_headers=False,  # nobody asks where a request came from, and whoever sends one is not believed
             timeout_keep_alive=75,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
