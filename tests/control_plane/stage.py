@@ -414,11 +414,13 @@ class Played:
         state = {"running": {"startedAt": seconds(utc_now())}}
         await self.play(pod, phase="Running", podIP=ip, podIPs=[{"ip": ip}], containerStatuses=[_container(pod, state)])
 
-    async def ends(self, pod: Object, code: int = 0, reason: str = "", **status: Any) -> None:
+    async def ends(self, pod: Object, code: int = 0, reason: str = "", *, by_node: str = "", **status: Any) -> None:
+        """`reason` is the container's; `by_node` the pod's own, when it was the node that ended it."""
         now = seconds(utc_now())
         reason = reason or ("Completed" if code == 0 else "Error")
         ended = {"exitCode": code, "reason": reason, "startedAt": now, "finishedAt": now}
         phase = "Succeeded" if code == 0 else "Failed"
+        status |= {"reason": by_node} if by_node else {}
         await self.play(pod, phase=phase, containerStatuses=[_container(pod, {"terminated": ended})], **status)
 
     async def waits(self, pod: Object, reason: str, message: str) -> None:

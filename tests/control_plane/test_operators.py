@@ -1,17 +1,24 @@
 """Operators come, go, die at any moment, and are two at once: a run never notices."""
 
 import asyncio
+import socket
+from asyncio.subprocess import Process
+from pathlib import Path
 
 import pytest
 
 from tests.control_plane.stage import OwnStore, Stage
+from tests.control_plane.test_process import started
 from tests.control_plane.test_run import ready_sandbox, working
 from towline.controller import leader
 from towline.controller.carry_out import Hands
 from towline.controller.handlers import Watches
 from towline.controller.policies import NETWORK_POLICY
+from towline.errors import Fenced
+from towline.events import runs
 from towline.events.store import Store
-from towline.kube.kinds import LEASE
+from towline.kube.kinds import LEASE, POD
+from towline.naming import EPOCH_LABEL, RUN_UID_LABEL
 
 
 async def test_a_new_operator_goes_on_where_the_last_one_stopped(stage: Stage) -> None:
@@ -208,3 +215,97 @@ def test_kopf_is_used_for_watching_alone() -> None:
     decorators = {name for name in used if name.startswith("kopf.on.")}
     assert decorators == {"kopf.on.event", "kopf.on.login"}
     assert Watches
+
+
+async def test_a_cluster_restored_from_a_backup_goes_on_above_every_epoch_that_the_store_knows(stage: Stage) -> None:
+    """The status has forgotten what the store has not: nothing is granted twice, and the harness of then is fenced."""
+    await stage.started()
+    run = await working(stage)
+    await runs.append_once(stage.store, run.ref, 7, [], guard="epoch:7")
+
+    await run.runs(await run.harness(8, bound=70))
+
+    assert (await run.until(lambda status: status.get("epoch") == 8))["attempt"] == 0
+    assert (await run.state()).epoch == 8
+    with pytest.raises(Fenced):
+        await run.completes(7)
+    await run.completes(8)
+    await run.until_phase("Succeeded")
+
+
+async def test_an_operator_that_is_killed_again_and_again_brings_every_run_to_its_end_once(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """kill -9 of its process, every second or so, while twenty runs come, crash once and complete."""
+    played = asyncio.Event()
+    pods_made: set[tuple[str, str]] = set()
+
+    async def kubelet() -> None:
+        """Runs every pod; each run's first harness crashes, its second completes."""
+        done: set[str] = set()
+        while not played.is_set():
+            for pod in await stage.kube.list(POD, stage.harness):
+                metadata = pod["metadata"]
+                pods_made.add((metadata["name"], metadata["uid"]))
+                if metadata["uid"] in done or metadata.get("deletionTimestamp"):
+                    continue
+                done.add(metadata["uid"])
+                run = by_uid[metadata["labels"][RUN_UID_LABEL]]
+                await run.runs(pod)
+                if metadata["labels"][EPOCH_LABEL] == "1":
+                    await run.ends(pod, 1)
+                else:
+                    await run.completes(int(metadata["labels"][EPOCH_LABEL]))
+                    await run.ends(pod)
+            await asyncio.sleep(0.1)
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    settings = {"TOWLINE_HEALTH_PORT": port, "TOWLINE_FINISHED_POD_SECONDS": "0", "TOWLINE_SWEEP_SECONDS": "3"}
+    all_runs = [await stage.run(f"r{number}") for number in range(20)]
+    by_uid = {run.uid: run for run in all_runs}
+    playing = asyncio.create_task(kubelet())
+    try:
+        for seconds in (1.5, 0.8, 1.1, 2.0, 0.6, 1.7):
+            async with started(stage, tmp_path, **settings) as process:
+                await asyncio.wait_for(led(process), 30)
+                await asyncio.sleep(seconds)
+                process.kill()
+            await give_the_lease_back(stage)
+        async with started(stage, tmp_path, **settings) as process:
+            reading = asyncio.create_task(process.communicate())
+            for run in all_runs:
+                await run.until_phase("Succeeded", bound=60)
+                await run.until_settled()
+            process.terminate()
+            await reading
+    finally:
+        played.set()
+        await playing
+
+    for run in all_runs:
+        status = await run.status()
+        assert (status["epoch"], status["attempt"]) == (2, 1)
+        told = await run.events()
+        assert (told.count("run.started"), told.count("harness.lost"), told.count("run.completed")) == (1, 1, 1)
+    names = [name for name, _ in pods_made]
+    assert sorted(names) == sorted(set(names)), "no name, and so no epoch, was ever given to two pods"
+    assert len(names) == 40
+
+
+async def led(process: Process) -> None:
+    """Until the process leads."""
+    assert process.stderr is not None
+    async for line in process.stderr:
+        if b"leadership gained" in line:
+            return
+    raise AssertionError("it ended before it led")
+
+
+async def give_the_lease_back(stage: Stage) -> None:
+    """As if fifteen seconds had passed: the one who held it is dead."""
+    lease = await stage.kube.get(LEASE, stage.system, "towline-operator")
+    if lease is not None:
+        lease["spec"]["holderIdentity"] = ""
+        await stage.kube.replace(lease)

@@ -64,7 +64,7 @@ async def started(stage: Stage, folder: Path, **environment: str) -> AsyncIterat
     finally:
         if process.returncode is None:
             process.kill()
-            await process.communicate()
+            await process.wait()
 
 
 async def test_it_runs_a_run_and_goes_in_good_order(stage: Stage, tmp_path: Path) -> None:

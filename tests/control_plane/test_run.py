@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from tests.control_plane.stage import Played, Stage
 from towline.api.agentrun_status import AgentRunStatus
 from towline.events import runs
@@ -299,6 +301,21 @@ async def test_an_evicted_harness_is_replaced_and_not_counted(stage: Stage) -> N
     assert (await run.until(lambda status: status.get("epoch") == 2))["attempts"][0]["reason"] == "Evicted"
 
 
+@pytest.mark.parametrize("cause", ["EvictionByEvictionAPI", "PreemptionByScheduler", "DeletionByTaintManager"])
+async def test_a_disturbed_harness_is_replaced_and_nobody_takes_it_for_a_cancel(stage: Stage, cause: str) -> None:
+    """A drain, a preemption, a node that is lost: it has heard SIGTERM, and ended as one told to stop."""
+    await stage.started()
+    run = await working(stage, backoffLimit=0)
+
+    disturbed = {"type": "DisruptionTarget", "status": "True", "reason": cause}
+    await run.ends(await run.harness(), 11, "Error", conditions=[disturbed])
+
+    await run.runs(await run.harness(2))
+    status = await run.until_phase("Running")
+    assert (status["attempt"], status["attempts"][0]["reason"]) == (0, cause)
+    assert (await run.state()).cancel is None
+
+
 async def test_crashes_beyond_the_limit_fail_the_run(stage: Stage) -> None:
     await stage.started()
     run = await working(stage, backoffLimit=1)
@@ -438,6 +455,31 @@ async def test_an_evicted_sandbox_is_told(stage: Stage) -> None:
     record = await run.until_record("Lost")
     assert record.reason == "Evicted"
     assert "EmptyDir" in record.message
+
+
+@pytest.mark.parametrize(
+    ("code", "container", "by_node", "told"),
+    [
+        (1, "Error", "", "Exited"),
+        (137, "Error", "", "Killed"),
+        (137, "OOMKilled", "", "OOMKilled"),
+        (137, "Error", "Evicted", "Evicted"),
+        (137, "Error", "NodeLost", "NodeLost"),
+        (137, "Error", "DeadlineExceeded", "DeadlineExceeded"),
+    ],
+)
+async def test_whatever_takes_a_sandbox_is_told_and_followed_by_another(
+    stage: Stage, code: int, container: str, by_node: str, told: str
+) -> None:
+    await stage.started()
+    run = await working(stage)
+
+    await run.ends(await ready_sandbox(stage, run), code, container, by_node=by_node)
+
+    assert (await run.until_record("Lost")).reason == told
+    await ready_sandbox(stage, run, 2)
+    assert [event.payload["reason"] for event in await run.log() if event.type == "sandbox.lost"] == [told]
+    assert (await run.status())["phase"] == "Running"
 
 
 async def test_a_sandbox_that_cannot_be_scheduled_fails_at_its_deadline(stage: Stage) -> None:

@@ -1,6 +1,8 @@
 """A run that people talk to, against the real API server and store: it sleeps without a pod, and wakes when it must."""
 
+import asyncio
 import json
+import random
 import time
 from datetime import timedelta
 from typing import Any
@@ -17,7 +19,7 @@ from towline.events.event import draft
 from towline.events.totals import Totals
 from towline.exit_codes import HarnessExit
 from towline.kube.client import Object
-from towline.kube.kinds import AGENT_RUN, CLAIM, SANDBOX_CLASS
+from towline.kube.kinds import AGENT_RUN, CLAIM, POD, SANDBOX_CLASS
 from towline.naming import workspace_claim_name
 
 
@@ -183,6 +185,34 @@ async def test_the_command_of_a_cancelled_run_goes_with_its_sandbox(stage: Stage
         return all("deletionTimestamp" in pod["metadata"] for pod in pods)
 
     await stage.until(going, "the sandbox goes", bound=6)
+
+
+async def test_a_prompt_that_races_with_the_release_of_the_sandbox_gets_a_live_one(stage: Stage) -> None:
+    """Whichever comes first: a record that says Ready never names a pod that is going."""
+    await stage.started()
+    run = await working(stage, interactive=True)
+    await answers(run, 1, "0-0")
+    chance = random.Random(1)
+    for epoch in range(1, 11):
+        record = await run.wants_sandbox(f"tc_{epoch}")
+        if record.state != "Ready":
+            await run.runs(await run.sandbox(record.generation))
+            record = await run.until_record("Ready")
+        pod = await stage.kube.get(POD, stage.sandboxes, record.name)
+        assert pod is not None
+        assert "deletionTimestamp" not in pod["metadata"]
+
+        ends = run.ends(await run.harness(epoch), HarnessExit.ASLEEP)
+        await asyncio.gather(ends, prompted_after(run, chance.uniform(0, 0.06), f"k{epoch}"))
+
+        await run.runs(await run.harness(epoch + 1))
+        await answers(run, epoch + 1, f"{epoch}-0")
+    assert (await run.status())["attempt"] == 0
+
+
+async def prompted_after(run: Played, seconds: float, key: str) -> None:
+    await asyncio.sleep(seconds)
+    await prompted(run, key=key)
 
 
 async def test_three_crashes_at_one_event_end_the_run(stage: Stage) -> None:

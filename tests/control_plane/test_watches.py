@@ -1,6 +1,7 @@
 """What a watch or an API server may do wrong: nothing is lost or done twice, and a dead watch ends the process."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -162,3 +163,53 @@ async def test_a_server_error_while_a_pod_is_made_makes_no_second_one(stage: Sta
     status = await run.until_phase("Running")
     assert status["epoch"] == 1
     assert len(await run.pods(stage.harness)) == 1
+
+
+async def test_one_request_of_five_may_be_refused_and_everything_comes_about_once(stage: Stage, proxy: Proxy) -> None:
+    chance, refused = random.Random(7), dict[int, int]()
+
+    def refuses(request: web.Request) -> web.Response | None:
+        if chance.random() >= 0.2 or request.path.endswith("/leases/towline-operator"):
+            return None
+        status = chance.choice((429, 500))
+        refused[status] = refused.get(status, 0) + 1
+        return web.json_response({"reason": "no"}, status=status, headers={"Retry-After": "1"} if status == 429 else {})
+
+    await stage.started(sweep_seconds=2)
+    proxy.refuses = refuses
+    before = dict(proxy.counts)
+
+    runs = [await stage.run(f"r{number}") for number in range(8)]
+    for run in runs:
+        await run.runs(await run.harness(bound=60))
+    for run in runs:
+        await run.until_phase("Running", bound=60)
+        await run.completes()
+        await run.ends(await run.harness())
+    for run in runs:
+        status = await run.until_phase("Succeeded", bound=60)
+        assert (status["epoch"], status["attempt"]) == (1, 0)
+        assert await run.events() == ["run.started", "harness.started", "turn.started", "run.completed"]
+
+    assert min(refused.get(429, 0), refused.get(500, 0)) > 0
+    asked = sum(proxy.counts.values()) - sum(before.values())
+    assert asked < 60 * len(runs), "no hot loop"
+
+
+async def test_an_api_server_that_takes_two_seconds_for_everything_delays_and_breaks_nothing(
+    stage: Stage, proxy: Proxy
+) -> None:
+    operator = await stage.started()
+    proxy.delay_seconds = 2
+
+    runs = [await stage.run(f"r{number}") for number in range(5)]
+    for run in runs:
+        await run.runs(await run.harness(bound=60))
+    for run in runs:
+        status = await run.until_phase("Running", bound=60)
+        assert (status["epoch"], status["attempt"]) == (1, 0)
+        assert len(await run.pods(stage.harness)) == 1
+
+    assert operator.leading.is_set()
+    assert not stage.operators[-1][1].done(), "it still leads: the lease outlasts such answers"
+    proxy.delay_seconds = 0

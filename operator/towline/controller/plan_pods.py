@@ -42,11 +42,11 @@ def next_epoch(seen: Observed) -> int:
 
 
 def release_sandbox(seen: Observed, made: Plan) -> None:
-    """The run is over: the pods go, and the gateway is told."""
-    for pod in seen.sandboxes:
-        delete(pod, seen, made)
+    """The run is over: the gateway is told, so that it dials nothing that is going, and the pods go."""
     if seen.stored and seen.store is not None and seen.store.sandbox.state in ("Ready", "Suspended"):
         made.do(MarkSandboxDeleted(seen.store.sandbox.name))
+    for pod in seen.sandboxes:
+        delete(pod, seen, made)
 
 
 def put_sandbox_away(seen: Observed, made: Plan) -> None:
@@ -54,10 +54,10 @@ def put_sandbox_away(seen: Observed, made: Plan) -> None:
     if seen.facts is None or not seen.facts.keeps_workspace:
         release_sandbox(seen, made)
         return
-    for pod in seen.sandboxes:
-        delete(pod, seen, made)
     if seen.stored and seen.store is not None and seen.store.sandbox.state == "Ready":
         made.do(MarkSandboxSuspended(seen.store.sandbox.name))
+    for pod in seen.sandboxes:
+        delete(pod, seen, made)
 
 
 def release_workspace(seen: Observed, made: Plan) -> None:

@@ -71,7 +71,7 @@ class Sweep:
             await self._guarded(self.states)
             await self._guarded(self.policies.ensure)
             give_back()
-            if number % FINISHED_EVERY == 0:
+            if (number - 1) % FINISHED_EVERY == 0:  # the first one soon: who led before may have died over an end
                 await self._guarded(self.finished)
                 await self._guarded(self.reaper.histories)
                 await self._guarded(self.reaper.workspaces)

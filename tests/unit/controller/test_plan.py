@@ -342,9 +342,9 @@ def test_the_pods_of_a_finished_run_go_and_then_the_finalizer() -> None:
     world = with_sandbox()
     world.completes()
     assert actions(world) == [
-        DeletePod(FIRST, world.pods[FIRST].uid, harness=False),
         MarkSandboxDeleted(FIRST),
-    ], "the harness may end by itself"
+        DeletePod(FIRST, world.pods[FIRST].uid, harness=False),
+    ], "the harness may end by itself, and the gateway dials nothing that is going"
     world.reconcile()
     world.ends(POD, 0, "Completed")
     world.passes(11)
@@ -549,7 +549,7 @@ def test_a_sandbox_of_a_former_generation_is_removed() -> None:
 def test_suspending_puts_both_pods_away_and_resuming_is_no_loss() -> None:
     world = with_sandbox()
     world.set(suspend=True)
-    assert kinds(world) == [DeletePod, DeletePod, MarkSandboxDeleted]
+    assert kinds(world) == [DeletePod, MarkSandboxDeleted, DeletePod]
     world.settle()
     world.passes(11)
     world.settle()

@@ -236,8 +236,8 @@ def test_the_sandbox_of_a_sleeping_run_is_released_before_anything_else_wants_it
     world.ends(POD, HarnessExit.ASLEEP)
 
     assert actions(world)[-2:] == [
-        DeletePod(FIRST, world.pods[FIRST].uid, harness=False),
         MarkSandboxDeleted(FIRST),
+        DeletePod(FIRST, world.pods[FIRST].uid, harness=False),
     ]
     assert harness_pod_name(UID, 1) in world.pods
 
@@ -251,7 +251,7 @@ def test_a_sandbox_whose_workspace_is_kept_is_suspended_and_followed_by_one_that
     world.workspace = True
     world.waits()
     world.ends(POD, HarnessExit.ASLEEP)
-    assert actions(world)[-1] == MarkSandboxSuspended(FIRST)
+    assert MarkSandboxSuspended(FIRST) in actions(world)
     world.settle()
     assert said(world, "SandboxReady") == ("False", "Suspended")
     world.passes(11)
