@@ -50,7 +50,12 @@ CANNOT_START = ("ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "Create
 
 
 def from_pod(
-    kubectl: Kubectl, namespace: str, zone: str, places: list[str], labels: dict[str, str] | None = None
+    kubectl: Kubectl,
+    namespace: str,
+    zone: str,
+    places: list[str],
+    labels: dict[str, str] | None = None,
+    seconds: float = 60,
 ) -> list[str]:
     """The places that a pod of the namespace, on a node of the zone, reaches."""
     pod = probing_pod(zone, places, labels or {})
@@ -65,7 +70,7 @@ def from_pod(
                     raise Failed(f"probe {namespace}/{name}: {each['state']['waiting']}")
             return status.get("phase") in ("Succeeded", "Failed")
 
-        wait_until(f"probe {namespace}/{name} has ended", ended, 60)
+        wait_until(f"probe {namespace}/{name} has ended", ended, seconds)
         found: list[str] = json.loads(kubectl("logs", name, f"--namespace={namespace}"))
         return found
     finally:
