@@ -65,8 +65,8 @@ def kill_and_remove(cluster: Cluster) -> None:
                 group.rmdir()
         return not any(groups(cluster))
 
-    wait_until("processes of the cluster's cgroups ended", nobody_left, seconds=30)
-    wait_until("cgroups removed", gone, seconds=30)
+    wait_until("processes of the cluster's cgroups ended", nobody_left, seconds=60)
+    wait_until("cgroups removed", gone, seconds=120)
 
 
 def groups(cluster: Cluster) -> Iterator[Path]:
