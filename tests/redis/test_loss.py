@@ -1,6 +1,7 @@
 """A store that loses acknowledged writes, as Redis does on a failover: noticed, logged, healed."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -214,6 +215,20 @@ async def test_a_call_that_was_adopted_comes_back_with_its_line_in_the_ledger(
     ours, call = await calls.claim(store, run, epoch=1, call_id="tc_1", name="exec", args_hash="a1", event=again)
     assert (ours, call.state, call.seq, call.result_seq) == (False, "settled", 4, 5)
     assert (await EventLog(store, run).state()).totals.tool_calls == 2
+
+
+async def test_a_call_adopted_twice_comes_back_once(store, run, harness, said, replica, answered):
+    appender = harness()
+    await appender.append([said("asks")])
+    await replica.take()
+    call = await answered("tc_1")
+    appender.adopt(call)
+    appender.adopt(replace(call))
+    await replica.promote()
+
+    await appender.append([said("next")])
+
+    assert await log_of(store, run) == ["asks", "store.lost", "agent.tool_use", "agent.tool_result", "next"]
 
 
 async def test_a_loss_of_the_gateways_events_alone_is_noticed(store, run, harness, said, replica, answered):

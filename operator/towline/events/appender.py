@@ -106,7 +106,9 @@ class Appender:
     def adopt(self, call: Adopted) -> None:
         """Answer for a call's events as for one's own: the gateway appended them, and its result is taken over."""
         self._acknowledged = max(self._acknowledged, call.last)
-        self._keep(call)
+        # A call and its cancellation are two requests with one result.
+        if not any(isinstance(one, Adopted) and one.call_id == call.call_id for one in self._kept):
+            self._keep(call)
 
     async def flush(self) -> None:
         """Put back at once what the store has lost, if anything. Raises as `append` does."""

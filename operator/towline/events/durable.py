@@ -13,6 +13,7 @@ from towline.events.event import RunRef
 from towline.events.store import Store
 
 _WAIT_MS = 500
+_WRITE = "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1], 'confirming', '1') end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,10 @@ class Durability:
         return Standing(self._number(standing), durable)
 
     async def _asked(self) -> list[Any]:
-        """WAIT speaks of what its own connection has written, so it writes a little itself."""
+        """WAIT speaks of what its own connection has written, so it writes a little; nothing for a run that is gone."""
         pipeline = self._store.client.pipeline(transaction=False)
         pipeline.execute_command("HGET", self._key, self._field)
-        pipeline.execute_command("HSET", self._key, "confirming", "1")
+        pipeline.execute_command("EVAL", _WRITE, 1, self._key)
         pipeline.execute_command("ROLE")
         pipeline.execute_command("WAITAOF", 1, self._replicas, _WAIT_MS)
         pipeline.execute_command("WAIT", self._replicas, _WAIT_MS)
