@@ -312,6 +312,7 @@ async def test_a_writer_that_appends_nothing_more_puts_its_tail_back_all_the_sam
 @pytest.mark.parametrize("url", ["valkey_url", "redis_url"], indirect=True)
 async def test_what_the_store_has_in_safety_is_let_go(store, harness, said, monkeypatch):
     monkeypatch.setattr("towline.events.appender._CONFIRM_SECONDS", 0.05)
+    monkeypatch.setattr("towline.events.appender._ALONE_SECONDS", 0.0)
     appender = harness()
     for number in range(5):
         await appender.append([said(number)])

@@ -34,6 +34,9 @@ _KEPT_BYTES = 16 * 1024 * 1024
 _CONFIRM_SECONDS = 1.0
 """How often the store is asked for that, while something is kept."""
 
+_ALONE_SECONDS = 60.0
+"""How much longer it is kept while no replica was ever seen: one that is cut off may be promoted all the same."""
+
 
 @dataclass(slots=True)
 class _Batch:
@@ -77,7 +80,7 @@ class Appender:
         self._acknowledged = 0
         self._incarnation = 0
         self._kept: deque[_Batch | Adopted] = deque()
-        self._kept_drafts = self._kept_bytes = 0
+        self._kept_drafts = self._kept_bytes = self._let_go = 0
         self._unsure: _Batch | None = None
         self._durability = Durability(store, run, f"p:{src}" if src == "harness" else f"p:{src}:{nonce}", nonce)
         self._confirming: asyncio.Task[None] | None = None
@@ -228,24 +231,30 @@ class Appender:
         if self._confirming is None or self._confirming.done():
             self._confirming = asyncio.create_task(self._confirm(), name="confirming appends")
 
-    def _drop_first(self) -> "_Batch | Adopted":
+    def _drop_first(self) -> None:
         dropped = self._kept.popleft()
+        self._let_go += 1
         self._kept_drafts -= len(dropped.drafts)
         self._kept_bytes -= dropped.bytes
-        return dropped
 
     async def _confirm(self) -> None:
         """Let go of what the store has in safety, until nothing is kept; find a loss also while nothing is appended."""
+        clock = asyncio.get_running_loop().time
+        marks: deque[tuple[float, int]] = deque()  # when so many of all that was ever kept were there
         while self._kept:
-            latest, n = self._kept[-1], self._n
+            n = self._n
+            marks.append((clock(), self._let_go + len(self._kept)))
             await asyncio.sleep(_CONFIRM_SECONDS)
             try:
                 standing = await self._durability.ask()
                 if standing.n < n:
                     await self.flush()
                 elif standing.durable:
-                    while self._kept and self._drop_first() is not latest:
-                        pass
+                    ripe = clock() - (0.0 if standing.replicated else _ALONE_SECONDS)
+                    while marks and marks[0][0] <= ripe:
+                        _, until = marks.popleft()
+                        while self._let_go < until:
+                            self._drop_first()
             except StopWriting:
                 return
             except TowlineError as fault:

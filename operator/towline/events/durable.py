@@ -18,10 +18,12 @@ _WRITE = "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1],
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`n` is the writer's last append that the store knows of; `durable`: it and all before it are safe."""
+    """`n` is the writer's last append that the store knows of; `durable`: it and all before it are safe, as far as the
+    server can tell; `replicated`: it ever had a replica to tell of."""
 
     n: int
     durable: bool
+    replicated: bool = False
 
 
 class Durability:
@@ -49,7 +51,7 @@ class Durability:
             durable = local[0] >= 1 and local[1] >= self._replicas
         else:  # Redis 7.0, or no append-only file: all that can be asked for is the replicas
             durable = isinstance(replicas, int) and replicas >= self._replicas
-        return Standing(self._number(standing), durable)
+        return Standing(self._number(standing), durable, self._replicas > 0)
 
     async def _asked(self) -> list[Any]:
         """WAIT speaks of what its own connection has written, so it writes a little; nothing for a run that is gone."""
