@@ -176,6 +176,7 @@ class Stage:
         for operator, task in self.operators:
             operator.stop.set()
             await asyncio.wait([task], timeout=10)
+        await _watches_end()
 
     async def leave(self) -> None:
         await self.stop_operators()
@@ -281,6 +282,7 @@ class Stage:
         task = next(task for each, task in self.operators if each is operator)
         task.cancel()
         await asyncio.wait([task], timeout=10)
+        await _watches_end()
 
     # -- objects -----------------------------------------------------------------------------------------------------
 
@@ -490,6 +492,13 @@ def _container(pod: Object, state: Object) -> Object:
         "restartCount": 0,
         "state": state,
     }
+
+
+async def _watches_end() -> None:
+    """An operator does not wait for Kopf, since its process ends; here the process goes on, and the loop is shared."""
+    ending = [task for task in asyncio.all_tasks() if task.get_name() == "watches" and task.cancelling()]
+    if ending:
+        await asyncio.wait(ending, timeout=10)
 
 
 async def _nothing(kube: Kube) -> None:
