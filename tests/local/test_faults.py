@@ -289,3 +289,35 @@ async def test_a_store_that_answers_late_costs_no_event_and_no_call(towline: Tow
     assert finished.code == 0, finished.err
     assert_whole(finished)
     assert counted(towline, finished) == ["once"] * 3
+
+
+async def test_what_the_launcher_told_is_told_again_when_the_store_has_lost_it(towline: Towline) -> None:
+    """The store forgets what it no longer wrote down, as after a power cut; the run goes on and its view, too."""
+    path = towline.write("r.yaml", agent_run(interactive=True), template(), script(says("One."), says("Two.")))
+    running = await asyncio.to_thread(towline.start, "run", path, "--json", "--keep")
+    await asyncio.to_thread(running.until, "turn.waiting")
+    uid = json.loads(running.seen[0])["run"]["uid"]
+    async with store_of(towline) as store:
+        await store.client.execute_command("CONFIG", "SET", "appendonly", "no")
+        os.kill(towline.process("towline.harness"), signal.SIGKILL)
+        await asyncio.to_thread(running.until, "harness.resumed")
+        os.kill(towline.process("valkey-server"), signal.SIGKILL)
+
+    await asyncio.to_thread(prompted, towline, "And now?")
+    await asyncio.to_thread(running.until, "turn.waiting")
+    assert (await asyncio.to_thread(towline, "cancel", "demo")).code == 0
+    shown = await asyncio.to_thread(running.finish)
+
+    assert shown.code == 1, shown.err
+    kept = towline("tail", uid, "--json")
+    assert_whole(kept)
+    assert [data["epoch"] for data in kept.each("harness.lost")] == [1]
+    assert len(kept.each("store.lost")) == 1
+    assert [data["content"] for data in kept.each("user.message")] == ["Do it.", "And now?"]
+    lost = {event["id"] for event in shown.events if event["type"] == "harness.lost"}
+    assert lost == {event["id"] for event in kept.events if event["type"] == "harness.lost"}, "the same event again"
+
+
+def prompted(towline: Towline, text: str) -> None:
+    """Gives a prompt, again while the store is being started anew."""
+    eventually(lambda: towline("prompt", "demo", text, "--key", text).code == 0)
