@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.durability.sweep import Case, Tally, Verdict, local_sweep
+from tests.durability.sweep import Tally, local_sweep
+from tests.durability.verdict import Case, Verdict
 from towline.sandbox.bundle import build_bundle
 from towline.testing.checker import Violation
 

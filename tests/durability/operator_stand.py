@@ -1,0 +1,351 @@
+"""The operator's failpoints: `python -m towline.controller` on a real API server and etcd, killed and replaced.
+
+Kubelet, harness and gateway are played by the stage of tests/control_plane. A second operator stands by, as in an
+installation of two; the Lease of a dead one is given up at once, where it would run out by itself after 15 s.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.control_plane.stage import ControlPlane, Played, Stage
+from tests.control_plane.test_process import pods_of
+from tests.durability.rig import ENVIRONMENT, TOLD
+from tests.durability.verdict import Case, Verdict, Way
+from towline.clock import utc_now
+from towline.errors import TowlineError
+from towline.events.event import draft
+from towline.kube.errors import Conflict
+from towline.kube.kinds import LEASE, NETWORK_POLICY, POD
+from towline.local.processes import Child, python_module, start
+from towline.local.valkey import server_binary, start_valkey
+from towline.naming import (
+    EPOCH_LABEL,
+    ROLE_LABEL,
+    RUN_NAMESPACE_LABEL,
+    RUN_UID_LABEL,
+    harness_pod_name,
+)
+from towline.testing.checker import Recorded, Violation, check
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 60.0
+"""For anything that an operator has to do, its successor's start and takeover included."""
+
+
+class PatientStage(Stage):
+    """Waits for a successor, too."""
+
+    async def until(self, condition: Callable[[], Awaitable[Any]], what: str, bound: float = 0.0) -> Any:
+        async def through() -> Any:
+            try:
+                return await condition()
+            except TowlineError:
+                return None
+
+        return await super().until(through, what, max(bound, PATIENCE_SECONDS))
+
+
+@dataclass
+class Operators:
+    """The one that leads, and one that stands by."""
+
+    stage: Stage
+    folder: Path
+    started: list[Child] = field(default_factory=list)
+
+    def start(self, failpoint: str = "") -> Child:
+        number = len(self.started)
+        (self.folder / "pods.json").write_text(json.dumps(pods_of(self.stage)))
+        (self.folder / "secret").write_text("s" * 64)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        child = start(
+            "operator",
+            python_module("towline.controller"),
+            environment={
+                **ENVIRONMENT,
+                "TOWLINE_REDIS_URL": self.stage.redis_url,
+                "TOWLINE_PODS_FILE": str(self.folder / "pods.json"),
+                "TOWLINE_INSTALLATION_SECRET_FILE": str(self.folder / "secret"),
+                "TOWLINE_SYSTEM_NAMESPACE": self.stage.system,
+                "TOWLINE_HARNESS_NAMESPACE": self.stage.harness,
+                "TOWLINE_SANDBOX_NAMESPACE": self.stage.sandboxes,
+                "TOWLINE_HEALTH_PORT": str(port),
+                "TOWLINE_SWEEP_SECONDS": "1",
+                "TOWLINE_FINISHED_POD_SECONDS": "0",
+                "TOWLINE_FAILPOINT": failpoint,
+                "KUBECONFIG": str(self.stage.kubeconfig),
+            },
+            log=self.folder / f"operator-{number}.log",
+            folder=self.folder,
+        )
+        self.started.append(child)
+        return child
+
+    async def lead(self, failpoint: str) -> Child:
+        """One that leads, told of its failpoint, and one behind it; the successor of the first leads at once."""
+        for child in self.started:
+            child.kill()
+            await child.exited.wait()
+        await self.give_up_lease()
+        first = self.start(failpoint)
+
+        async def led() -> bool:
+            return first.exit is not None or bool(await self._holder())
+
+        await self.stage.until(led, "the operator leads")
+        self.start()
+        return first
+
+    async def give_up_lease(self) -> None:
+        found = await self.stage.kube.get(LEASE, self.stage.system, "towline-operator")
+        if found is not None:
+            found["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+            try:
+                await self.stage.kube.replace(found)
+            except Conflict:
+                await self.give_up_lease()
+
+    async def _holder(self) -> str:
+        found = await self.stage.kube.get(LEASE, self.stage.system, "towline-operator")
+        return str(((found or {}).get("spec") or {}).get("holderIdentity") or "")
+
+    async def succeed(self, first: Child) -> None:
+        """When the first one dies, its Lease does not have to run out."""
+        await first.exited.wait()
+        await self.give_up_lease()
+
+    async def aclose(self) -> None:
+        for child in self.started:
+            child.kill()
+            await child.exited.wait()
+
+    def tail(self) -> str:
+        return "\n".join(f"-- {child.log.name}\n{child.tail()}" for child in self.started[-2:])
+
+
+# -- the runs --------------------------------------------------------------------------------------------------------
+
+
+async def life(run: Played) -> None:
+    """Two harnesses, two sandboxes, success, and the end of everything."""
+    stage = run.stage
+    for policy in await stage.kube.list(NETWORK_POLICY, stage.sandboxes):
+        await stage.kube.delete(NETWORK_POLICY, stage.sandboxes, policy["metadata"]["name"])
+    first = await run.harness()
+    await run.runs(first)
+    started = {"kind": "native", "version": "0", "epoch": 1}
+    await run.appender().append([draft("harness.started", started, now=utc_now())])
+    await run.wants_sandbox("tc_1")
+    await run.runs(await run.sandbox(1))
+    await run.until_record("Ready")
+    await run.vanishes(await run.sandbox(1))
+    await run.until_record("Lost")
+    await run.wants_sandbox("tc_2")
+    await run.runs(await run.sandbox(2))
+    await run.until_record("Ready")
+    await run.ends(first, 1)
+    second = await run.harness(2)
+    await run.runs(second)
+    await run.completes(2)
+    await run.ends(second)
+    await run.until_phase("Succeeded")
+    await run.until_settled()
+    await run.no_pods()
+
+
+async def cancelled(run: Played) -> None:
+    pod = await run.harness()
+    await run.runs(pod)
+    await run.until_phase("Running")
+    await run.change(cancel=True)
+
+    async def told() -> bool:
+        return (await run.state()).cancel is not None
+
+    await run.stage.until(told, "the run is told that it is cancelled")
+    await run.ends(pod, 11)
+    await run.until_phase("Cancelled")
+    await run.until_settled()
+    await run.no_pods()
+
+
+async def orphaned(run: Played) -> None:
+    """A pod of a run that is not there any more, as a dead operator may leave it."""
+    stage, uid = run.stage, f"gone-{run.uid[:8]}"
+    labels = {ROLE_LABEL: "harness", EPOCH_LABEL: "1", RUN_UID_LABEL: uid, RUN_NAMESPACE_LABEL: stage.namespace}
+    name = harness_pod_name(uid, 1)
+    container = {"name": "harness", "image": "localhost/none:1"}
+    metadata = {"namespace": stage.harness, "name": name, "labels": labels}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+    await stage.kube.create(pod)
+
+    async def gone() -> bool:
+        return await stage.kube.get(POD, stage.harness, name) is None
+
+    await stage.until(gone, "the orphan is gone")
+    await cancelled(run)
+
+
+@dataclass(frozen=True)
+class Play:
+    """What is done, and what must be true afterwards."""
+
+    act: Callable[[Played], Awaitable[None]]
+    harnesses: int
+    phase: str
+    once: tuple[str, ...]
+    """Events that are in the log exactly once."""
+
+
+PLAYS = {
+    "life": Play(life, 2, "Succeeded", ("run.started", "harness.lost", "run.completed")),
+    "cancelled": Play(cancelled, 1, "Cancelled", ("run.started", "run.cancelled")),
+    "orphaned": Play(orphaned, 1, "Cancelled", ("run.started", "run.cancelled")),
+}
+
+
+@dataclass
+class OperatorStand:
+    """Plays one case after the other on one control plane."""
+
+    operators: Operators
+    ways: dict[str, list[Way]] = field(default_factory=dict)
+    _cases: int = 0
+
+    async def explore(self) -> None:
+        for name in PLAYS:
+            first, violations, story = await self._played(name, "tell")
+            if violations:
+                raise AssertionError(f"{name}, undisturbed: {[str(each) for each in violations]}\n{story}")
+            for point, passes in Counter(TOLD.findall(first.log.read_bytes())).items():
+                self.ways.setdefault(point.decode(), []).append(Way(name, 1, passes))
+
+    async def play(self, case: Case) -> Verdict:
+        random = Random(f"{case.point}:{case.seed}")
+        if case.point not in self.ways:
+            return Verdict(case, "no play comes by", False, (), 0.0)
+        way = random.choice(self.ways[case.point])
+        armed = f"{case.point}:{random.randint(1, way.passes)}"
+        began = time.monotonic()
+        first, violations, story = await self._played(way.scenario, armed)
+        reached = first.exit is not None and first.exit.signal == signal.SIGKILL
+        return Verdict(case, f"{way.scenario}, {armed}", reached, violations, time.monotonic() - began, story)
+
+    async def _played(self, name: str, failpoint: str) -> tuple[Child, list[Violation], str]:
+        stage, play = self.operators.stage, PLAYS[name]
+        self._cases += 1
+        first = await self.operators.lead(failpoint)
+        succeeding = asyncio.create_task(self.operators.succeed(first))
+        run = await stage.run(f"{name}-{self._cases}")
+        pods: dict[tuple[str, str], int] = {}
+        watching = asyncio.create_task(_pods_of(run, pods))
+        violations: list[Violation] = []
+        try:
+            await play.act(run)
+            log = await run.log()
+            violations += [*_told(await run.status(), [event.type for event in log], play), *_made(pods, play)]
+            violations += check(Recorded(log=log, replay=await run.log()))
+            await run.delete()
+            await run.until_gone()
+            await stage.until(lambda: _expires(run), "the history of the deleted run expires")
+        except Exception as fault:
+            violations.append(Violation("terminal", f"the play did not come to its end: {fault!r}"))
+        finally:
+            watching.cancel()
+            if first.exit is None:
+                succeeding.cancel()
+            await asyncio.gather(watching, succeeding, return_exceptions=True)
+        return first, violations, await self._story(run) if violations else ""
+
+    async def _story(self, run: Played) -> str:
+        lines = [f"{event.seq:>4} {event.epoch} {event.src:<8} {event.type}" for event in await run.log()]
+        obj = await run.get()
+        return "\n".join([*lines, json.dumps((obj or {}).get("status"))[:2000], self.operators.tail()])
+
+
+def _told(status: dict[str, Any], types: list[str], play: Play) -> list[Violation]:
+    found = []
+    if status.get("phase") != play.phase:
+        found.append(Violation("terminal", f"phase {status.get('phase')}, expected {play.phase}"))
+    if status.get("epoch") != play.harnesses:
+        found.append(Violation("duplicated", f"epoch {status.get('epoch')} after {play.harnesses} harnesses"))
+    for type in play.once:
+        if types.count(type) != 1:
+            kind = "lost" if type not in types else "duplicated"
+            found.append(Violation(kind, f"{type} is in the log {types.count(type)} times"))
+    return found
+
+
+def _made(pods: dict[tuple[str, str], int], play: Play) -> list[Violation]:
+    names = Counter(name for name, _ in pods)
+    twice = [name for name, times in names.items() if times > 1]
+    found = [Violation("executed twice", f"pod {name} was made twice") for name in twice]
+    if len(names) != play.harnesses:
+        found.append(Violation("duplicated", f"{len(names)} harness pods, expected {play.harnesses}: {sorted(names)}"))
+    return found
+
+
+async def _pods_of(run: Played, seen: dict[tuple[str, str], int]) -> None:
+    """Every harness pod that ever was, as seen now and then."""
+    while True:
+        try:
+            for pod in await run.pods(run.stage.harness):
+                seen[pod["metadata"]["name"], pod["metadata"]["uid"]] = 1
+        except TowlineError:
+            pass
+        await asyncio.sleep(0.1)
+
+
+async def _expires(run: Played) -> bool:
+    return bool(await run.stage.store.client.ttl(run.ref.keys.log) > 0)
+
+
+@asynccontextmanager
+async def operator_stand() -> AsyncIterator[OperatorStand]:
+    """Raises RuntimeError where there is no control plane to be had."""
+    name = f"sweep-{os.getpid()}"
+    up = await asyncio.to_thread(_cluster, "up", "--name", name, "--control-plane-only")
+    if up.returncode:
+        raise RuntimeError(f"no control plane: {up.stderr.strip()}")
+    try:
+        told = (await asyncio.to_thread(_cluster, "env", "--name", name)).stdout.splitlines()
+        said = dict(line.removeprefix("export ").split("=", 1) for line in told)
+        plane = ControlPlane(name, Path(said["KUBECONFIG"]), Path(said["PATH"].partition(":")[0]))
+        with tempfile.TemporaryDirectory(prefix="tlo-", dir="/tmp") as text:
+            folder = Path(text)
+            valkey = await start_valkey(
+                server_binary(), data=folder / "valkey", socket=folder / "valkey.sock", log=folder / "valkey.log"
+            )
+            stage = await PatientStage.enter(plane, f"unix://{folder}/valkey.sock")
+            operators = Operators(stage, folder)
+            try:
+                yield OperatorStand(operators)
+            finally:
+                await operators.aclose()
+                await stage.leave()
+                valkey.kill()
+                await valkey.exited.wait()
+    finally:
+        await asyncio.to_thread(_cluster, "down", "--name", name)
+
+
+def _cluster(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "e2e.cluster", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=180
+    )
