@@ -5,13 +5,19 @@ first death of their own, since there are points that only a process which takes
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.durability.rig import EFFECTS, NO_ARMS, Arms, Run, kill_now
+from tests.durability.rig import EFFECTS, NO_ARMS, Arms, Rig, Run, kill_now
 from towline.api.snapshot import ScriptedStep
+from towline.clock import utc_now
+from towline.events import runs
+from towline.events.appender import Appender
+from towline.events.event import RunRef, draft
+from towline.events.totals import Totals
 from towline.exit_codes import HarnessExit
 from towline.testing.scripted_server import Fault, ScriptedServer
 
@@ -28,14 +34,18 @@ class Scenario:
     act: Act | None = None
     first: Arms = NO_ARMS
     """Deaths that belong to it."""
+    before: Callable[[Rig], Awaitable[dict[str, Any]]] | None = None
+    """Makes what the run needs, and says how its snapshot names it."""
     faults: dict[int, Fault] | None = None
     """Served over HTTP by a provider that misbehaves so, by number of the request."""
     ends: str = "run.completed"
 
     @asynccontextmanager
-    async def snapshot(self) -> AsyncIterator[dict[str, Any]]:
+    async def snapshot(self, rig: Rig) -> AsyncIterator[dict[str, Any]]:
         """The fields of a run's snapshot, for as long as its provider is there."""
         common = {"tools": ["exec", "list_dir", "write_file"], "policy": POLICY, **self.given}
+        if self.before is not None:
+            common |= await self.before(rig)
         if self.faults is None:
             yield common | {"model": {**SCRIPTED, **self.model, "script": list(self.steps)}}
             return
@@ -141,6 +151,26 @@ async def _kill_sandbox_in_call(run: Run) -> None:
     await run.until("agent.tool_use")
     await asyncio.sleep(0.3)
     await run.rig.sandboxes.suspend(run.sandbox)  # it is gone, its volume is kept
+
+
+async def _another_run(rig: Rig) -> dict[str, Any]:
+    """One whose last call has no result, which is not carried over."""
+    source = RunRef("default", secrets.token_hex(8), "source")
+    await runs.create(rig.store, source, b"{}", now=utc_now())
+    call = {"type": "tool_use", "call_id": "tc_old_0", "name": "exec", "input": {"command": "true"}, "provider_id": ""}
+    message = {
+        "message_id": "msg_old",
+        "content": [{"type": "text", "text": "I try."}, call],
+        "stop_reason": "tool_use",
+    }
+    prompt = {"prompt_id": "0-0", "content": "Try.", "delivery": "queue", "sender": ""}
+    facts = [
+        draft("turn.started", {"prompt_ids": ["0-0"]}, now=utc_now(), turn=1),
+        draft("user.message", prompt, now=utc_now(), turn=1),
+        draft("agent.message", message, now=utc_now(), turn=1),
+    ]
+    await Appender(rig.store, source, src="harness", epoch=1, nonce="source").append(facts, Totals(turns=1))
+    return {"continue_from": {"namespace": "default", "uid": source.uid}}
 
 
 async def let_go(run: Run) -> None:
@@ -259,5 +289,11 @@ SCENARIOS = (
         steps=[says("", executes("j1", then=HELD)), says("", executes("j2")), says("Done.")],
         orders=["j1", "j2"],
         act=_kill_sandbox_in_call,
+    ),
+    Scenario(
+        name="continued",
+        steps=[says("I try again.", executes("o1")), says("Done.")],
+        orders=["o1"],
+        before=_another_run,
     ),
 )

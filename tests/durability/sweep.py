@@ -61,7 +61,7 @@ class LocalStand:
         role = case.point.partition(".")[0]
         arms = armed_at(scenario, role, way.number, armed)
         began = time.monotonic()
-        async with scenario.snapshot() as given:
+        async with scenario.snapshot(self.rig) as given:
             run = Run(self.rig, given, scenario.orders, arms)
             violations: list[Violation] = []
             try:
@@ -89,7 +89,7 @@ def armed_at(scenario: Scenario, role: str, number: int, armed: str) -> Arms:
 async def explore(rig: Rig, scenario: Scenario) -> dict[str, list[Way]]:
     """Which points an undisturbed run of the scenario comes by."""
     arms = Arms((*scenario.first.harness, *TELL), (*scenario.first.gateway, *TELL))
-    async with scenario.snapshot() as given:
+    async with scenario.snapshot(rig) as given:
         run = Run(rig, given, scenario.orders, arms)
         recorded = await run.play(scenario.act)
     if (violations := check(recorded)) or recorded.log[-1].type != scenario.ends:

@@ -99,7 +99,7 @@ async def of_a_process(rig: Rig, number: int, count: Takeovers) -> None:
         os.kill(pid, signal.SIGCONT)
 
     wake: list[asyncio.Task[object]] = []
-    async with scenario.snapshot() as given:
+    async with scenario.snapshot(rig) as given:
         run = Run(rig, given, scenario.orders, Arms(harness=(armed,)), on_start=pause)
 
         recorded = await run.play()

@@ -80,7 +80,9 @@ class Calls:
         for it, if it has not, and kills it; one that executes it hears of that, too.
         """
         record = self._record(run, request)
+        failpoints.hit("gateway.cancel.before")
         call = await record.cancel(principal.epoch)
+        failpoints.hit("gateway.cancel.after")
         execution = run.executions.get(request.call_id)
         if call.result is None:
             execution = execution or self._start(run, principal, request)

@@ -137,6 +137,7 @@ class Asker:
         except Interrupted:
             failpoints.hit("harness.interrupted")
             await self._record_interruption(this, request)
+            failpoints.hit("harness.interrupted.after")
             return None
         except ModelFault as fault:
             return await self._record_fault(this, fault)

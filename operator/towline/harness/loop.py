@@ -70,6 +70,7 @@ async def run_turns(ports: Ports, snapshot: Snapshot, history: History) -> Endin
             case TakeSteers(prompts):
                 failpoints.hit("harness.steer.before")
                 await journal.append(*map(_message, prompts), totals=Totals(prompts=len(prompts)))
+                failpoints.hit("harness.steer.after")
             case AskModel():
                 failure = await asker.answer()
             case Compact(cut):
@@ -141,11 +142,14 @@ async def _interrupt(ports: Ports, journal: Journal, uses: Sequence[ToolUse]) ->
     failpoints.hit("harness.interrupt.before")
     try:
         for use in uses:
+            failpoints.hit("harness.cancel.before")
             journal.adopt(use, await ports.tools.cancel(use))
+            failpoints.hit("harness.cancel.after")
     except GatewayRefused as refusal:
         return Fail("GatewayRefused", str(refusal))
     failpoints.hit("harness.interrupt.after")
     await journal.append(Fact("turn.completed", {"stop_reason": "interrupted"}))
+    failpoints.hit("harness.interrupt.completed")
     return None
 
 

@@ -96,7 +96,10 @@ async def _work(settings: HarnessSettings, sealed: Seal) -> HarnessExit:
             if snapshot.continue_from is not None and not history.begun:
                 journal = Journal(sink, ports.clock, history)
                 try:
-                    await journal.append(await taken_over(store, snapshot.continue_from))
+                    taken = await taken_over(store, snapshot.continue_from)
+                    failpoints.hit("harness.continue.before")
+                    await journal.append(taken)
+                    failpoints.hit("harness.continue.after")
                 except SourceGone as gone:
                     await journal.finish(Fact("run.failed", {"reason": "StoreLost", "message": str(gone)}))
                     return HarnessExit.FINISHED
