@@ -13,7 +13,19 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from bench import cluster, gateway, harness_start, log, page, reconcile, run_latency, tail, toolcall, toolserver_start
+from bench import (
+    cluster,
+    durability,
+    gateway,
+    harness_start,
+    log,
+    page,
+    reconcile,
+    run_latency,
+    tail,
+    toolcall,
+    toolserver_start,
+)
 from bench.figure import Figure, rounded
 from bench.proc import Usage, machine
 
@@ -25,6 +37,7 @@ SUBJECTS: dict[str, Callable[[bool], AsyncIterator[Figure]]] = {
     "harness_start": harness_start.measure,
     "toolserver_start": toolserver_start.measure,
     "run_latency": run_latency.measure,
+    "durability": durability.measure,
     "operator": reconcile.measure,
     "cluster": cluster.measure,
 }

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import aiohttp
 
@@ -95,8 +96,8 @@ class Stage:
             response.raise_for_status()
         return self.gateway
 
-    async def new_run(self, model: Model = SCRIPTED) -> RunRef:
-        """A run that may call every tool, under epoch 1."""
+    async def new_run(self, model: Model = SCRIPTED, **given: Any) -> RunRef:
+        """A run that may call every tool, under epoch 1; `given` are further fields of its snapshot."""
         run = RunRef("bench", secrets.token_hex(16), "bench")
         snapshot = Snapshot(
             namespace=run.namespace,
@@ -106,30 +107,31 @@ class Stage:
             model=model,
             tools=TOOLS,
             policy=Policy(default="Allow"),
+            **given,
         )
         await runs.create(self.store, run, snapshot.to_json(), now=utc_now())
         return run
 
-    def token_file(self, run: RunRef) -> Path:
+    def token_file(self, run: RunRef, epoch: int = 1) -> Path:
         """The token with which a harness speaks for `run`, in the file that it reads for each request."""
         key = self.files.identity_key.read_bytes()
-        token = mint(key, namespace=run.namespace, uid=run.uid, epoch=1, now=utc_now(), lifetime=timedelta(hours=1))
+        token = mint(key, namespace=run.namespace, uid=run.uid, epoch=epoch, now=utc_now(), lifetime=timedelta(hours=1))
         return write_secret(self.held.runtime / f"token-{run.uid}", token.encode())
 
-    def start_harness(self, run: RunRef) -> Child:
-        """`python -m towline.harness` for the first epoch of `run`."""
-        self.token_file(run).replace(self.files.gateway_token(1))
+    def start_harness(self, run: RunRef, *, epoch: int = 1) -> Child:
+        """`python -m towline.harness` for one epoch of `run`."""
+        self.token_file(run, epoch).replace(self.files.gateway_token(epoch))
         environment = harness_environment(
             redis_url=self.url,
             run=run,
-            epoch=1,
+            epoch=epoch,
             gateway_url=self.gateway_url,
             files=self.files,
             has_model_key=False,
             trust={},
             log_level="info",
         )
-        return self.start(f"harness-{run.uid}", python_module("towline.harness"), environment)
+        return self.start(f"harness-{run.uid}-{epoch}", python_module("towline.harness"), environment)
 
     # -- tool servers ------------------------------------------------------------------------------------------------
 
