@@ -7,7 +7,7 @@ import pytest
 
 from tests.control_plane.stage import Played, Stage
 from tests.control_plane.test_run import ready_sandbox, working
-from towline.controller import carry_out
+from towline.controller.tell_store import HISTORY_SECONDS
 from towline.kube.kinds import AGENT_RUN, NAMESPACE, POD
 from towline.naming import harness_key, harness_pod_name
 
@@ -25,7 +25,7 @@ async def test_a_working_run_is_cancelled_then_removed_with_its_pods(stage: Stag
 
     await run.no_pods()
     assert (await run.events())[-1] == "run.cancelled"
-    assert 0 < await stage.store.client.ttl(run.ref.keys.log) <= carry_out.HISTORY_SECONDS
+    assert 0 < await stage.store.client.ttl(run.ref.keys.log) <= HISTORY_SECONDS
     assert not await stage.store.client.exists(harness_key(harness_pod_name(run.uid, 1)))
 
 
@@ -223,4 +223,4 @@ async def test_the_finished_history_of_a_run_deleted_by_hand_is_let_go(stage: St
     for _ in range(2):
         await operator.sweep.reaper.histories()
 
-    assert 0 < await stage.store.client.ttl(run.ref.keys.meta) <= carry_out.HISTORY_SECONDS
+    assert 0 < await stage.store.client.ttl(run.ref.keys.meta) <= HISTORY_SECONDS

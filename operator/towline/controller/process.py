@@ -20,6 +20,7 @@ from towline.controller.carry_out import Hands
 from towline.controller.handlers import Watches
 from towline.controller.health import Health
 from towline.controller.leader import Elector
+from towline.controller.make_pods import PodMaker
 from towline.controller.memory import give_back
 from towline.controller.metrics import Metrics
 from towline.controller.notices import Ears
@@ -116,11 +117,12 @@ class Operator:
             finished_pod_retention=timedelta(seconds=settings.finished_pod_seconds),
             policies_in_force=lambda: policies.in_force,
         )
+        pod_maker = PodMaker(kube=kube, store=store, cache=self.cache, manifests=self.manifests, namespaces=namespaces)
         hands = Hands(
             kube=kube,
             store=store,
             cache=self.cache,
-            manifests=self.manifests,
+            pod_maker=pod_maker,
             namespaces=namespaces,
             installation=elector.lease_uid,
         )

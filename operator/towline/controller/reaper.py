@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from towline import failpoints
 from towline.controller import workspace
 from towline.controller.cache import Cache, ours
-from towline.controller.carry_out import HISTORY_SECONDS
 from towline.controller.pods import pod_seen
 from towline.controller.ports import Namespaces
 from towline.controller.queue import WorkQueue
 from towline.controller.run_objects import Key, key_of
 from towline.controller.seen import PodSeen
+from towline.controller.tell_store import HISTORY_SECONDS
 from towline.errors import StoreUnavailable
 from towline.events import index, pods, runs
 from towline.events.event import RunRef

@@ -1,7 +1,7 @@
 """The claims that keep workspaces: one for a run whose class has a volume and that retains its sandbox by Suspend.
 
-Called by `carry_out.py`, before a sandbox and at the end of a run, and by the reaper for runs that are gone. The API
-server lets a claim go only when no pod mounts it any more, so nobody here waits for that.
+Called by `make_pods.py` before a sandbox, by `carry_out.py` at the end of a run, and by the reaper for runs that are
+gone. The API server lets a claim go only when no pod mounts it any more, so nobody here waits for that.
 """
 
 import logging
