@@ -98,4 +98,15 @@ def install(packages: Iterable[str]) -> None:
     print(f"apt: {' '.join(packages)}", flush=True)
     quiet = {"DEBIAN_FRONTEND": "noninteractive", "PATH": os.defpath + ":/usr/sbin:/sbin"}
     run("apt-get", "update", "-qq", env=quiet)
-    run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, env=quiet)
+    # Another step of the same CI may be installing, too.
+    run(
+        "apt-get",
+        "-o",
+        "DPkg::Lock::Timeout=120",
+        "install",
+        "-y",
+        "-qq",
+        "--no-install-recommends",
+        *packages,
+        env=quiet,
+    )
