@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from e2e import evidence, sandbox_image
 from e2e import installation as installing
 from e2e.cluster import build, lifecycle, places, registry
 from e2e.cluster.layout import Cluster
-from e2e.cluster.shell import Failed
+from e2e.cluster.shell import Failed, run
 from e2e.installation import Installation
 from e2e.kubectl import Kubectl
-from e2e.runs import Team
+from e2e.runs import Team, Towline
 from e2e.settings import settings
 from images import build as images
 from towline.kube import login
@@ -115,6 +116,17 @@ def team(installation: Installation) -> Iterator[Team]:
     team.enter()
     yield team
     team.leave()
+
+
+@pytest.fixture
+def towline(installation: Installation, team: Team) -> Towline:
+    """The command on the test's namespace."""
+
+    def towline(verb: str, *arguments: str) -> str:
+        where = (f"--kubeconfig={installation.kubectl.kubeconfig}", f"--namespace={team.namespace}")
+        return run(sys.executable, "-P", "-m", "towline.cli", verb, *where, *arguments)
+
+    return towline
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,7 +6,7 @@ Models are scripts: a run does what its steps say. Each test has a namespace of 
 import asyncio
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,9 @@ from towline.events.store import Store
 API = "towline.dev/v1alpha1"
 GONE_SECONDS = 60
 FINISHED_SECONDS = 60
+
+Towline = Callable[..., str]
+"""The command with a verb and its arguments, on a test's namespace; what it prints."""
 
 
 def call(command: str, **arguments: Any) -> Object:

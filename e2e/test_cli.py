@@ -1,27 +1,14 @@
 """The `towline` command on a cluster: finds runs by the API, and reads the event store through a port-forward."""
 
 import json
-import sys
-from collections.abc import Callable
 
 import pytest
 
-from e2e.cluster.shell import Failed, run
+from e2e.cluster.shell import Failed
 from e2e.installation import Installation
-from e2e.runs import Team, call, say
+from e2e.runs import Team, Towline, call, say
 
 pytestmark = pytest.mark.timeout(300)
-
-Towline = Callable[..., str]
-
-
-@pytest.fixture
-def towline(installation: Installation, team: Team) -> Towline:
-    def towline(verb: str, *arguments: str) -> str:
-        where = (f"--kubeconfig={installation.kubectl.kubeconfig}", f"--namespace={team.namespace}")
-        return run(sys.executable, "-P", "-m", "towline.cli", verb, *where, *arguments)
-
-    return towline
 
 
 def test_tail_shows_a_runs_events_byte_for_byte(team: Team, towline: Towline) -> None:

@@ -1,31 +1,18 @@
 """The conversation of the README on the cluster: it sleeps without a pod, is woken by a prompt, and remembers."""
 
-import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from e2e.cluster import places
-from e2e.cluster.shell import Failed, run, wait_until
-from e2e.installation import HARNESSES, SANDBOXES, Installation
-from e2e.runs import Run, Team, assert_whole
+from e2e.cluster.shell import Failed, wait_until
+from e2e.installation import HARNESSES, SANDBOXES
+from e2e.runs import Run, Team, Towline, assert_whole
 
 EXAMPLE = places.REPOSITORY / "examples" / "03-conversation.yaml"
 ASLEEP_SECONDS = 60
 
 pytestmark = pytest.mark.timeout(400)
-
-Towline = Callable[..., str]
-
-
-@pytest.fixture
-def towline(installation: Installation, team: Team) -> Towline:
-    def towline(verb: str, *arguments: str) -> str:
-        where = (f"--kubeconfig={installation.kubectl.kubeconfig}", f"--namespace={team.namespace}")
-        return run(sys.executable, "-P", "-m", "towline.cli", verb, *where, *arguments)
-
-    return towline
 
 
 @pytest.fixture

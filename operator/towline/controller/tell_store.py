@@ -4,7 +4,6 @@ Called by `carry_out.py`; each may be repeated. It decides nothing, and asks the
 call of `events` (the marks of a sandbox, a cancellation) its caller does itself.
 """
 
-import hashlib
 import logging
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -16,7 +15,7 @@ from towline.controller.observe import facts_of
 from towline.controller.seen import Observed
 from towline.errors import Fenced, LogClosed, StoreUnavailable, TowlineError
 from towline.events import index, pods, runs
-from towline.events.event import Draft, RunRef, draft
+from towline.events.event import Draft, RunRef, draft, lasting_id
 from towline.events.feed import feed_afterwards, feed_rest
 from towline.events.store import Store
 from towline.kube.pod_status import Ended
@@ -79,7 +78,7 @@ async def expire(store: Store, installation: str, seen: Observed) -> None:
 
 async def tell_sandbox_deleted(store: Store, seen: Observed, name: str) -> None:
     """After the end of the run only the feed hears of it; told before it is noted, so at least once."""
-    event_id = "ev_" + hashlib.sha256(f"{seen.run.uid} deleted {name}".encode()).hexdigest()[:20]
+    event_id = lasting_id(seen.run.ref, f"deleted {name}")
     what = draft("sandbox.deleted", {"name": name}, now=seen.now, event_id=event_id)
     await _to_feed(seen.run.ref, feed_afterwards(store, seen.run.ref, epoch_in_force(seen), what))
 
