@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from towline.clock import utc_now
 from towline.errors import TowlineError
 from towline.events.event import draft
 from towline.kube.errors import Conflict
-from towline.kube.kinds import LEASE, NETWORK_POLICY, POD
+from towline.kube.kinds import CLAIM, LEASE, NETWORK_POLICY, POD, SANDBOX_CLASS
 from towline.local.processes import Child, python_module, start
 from towline.local.valkey import server_binary, start_valkey
 from towline.naming import (
@@ -38,10 +38,13 @@ from towline.naming import (
     RUN_NAMESPACE_LABEL,
     RUN_UID_LABEL,
     harness_pod_name,
+    workspace_claim_name,
 )
 from towline.testing.checker import Recorded, Violation, check
 
 ROOT = Path(__file__).parents[2]
+KEEPING_CLASS = "keeping"
+"""The class whose sandboxes have a volume for their workspace."""
 PATIENCE_SECONDS = 60.0
 """For anything that an operator has to do, its successor's start and takeover included."""
 
@@ -185,6 +188,27 @@ async def cancelled(run: Played) -> None:
     await run.no_pods()
 
 
+async def kept(run: Played) -> None:
+    """Cancelled, with a workspace that would have outlived its pod."""
+    pod = await run.harness()
+    await run.runs(pod)
+    await run.wants_sandbox("tc_1")
+    await run.runs(await run.sandbox(1))
+    await run.until_record("Ready")
+    await run.change(cancel=True)
+    await run.ends(pod, 11)
+    await run.until_phase("Cancelled")
+    await run.until_settled()
+    await run.no_pods()
+
+    async def going() -> bool:
+        """Nobody here lifts the protection of a claim that was deleted."""
+        claim = await run.stage.kube.get(CLAIM, run.stage.sandboxes, workspace_claim_name(run.uid))
+        return claim is None or "deletionTimestamp" in claim["metadata"]
+
+    await run.stage.until(going, "the claim goes")
+
+
 async def deleted(run: Played) -> None:
     """In the middle of its work."""
     pod = await run.harness()
@@ -227,11 +251,19 @@ class Play:
     """Empty for a run that is gone."""
     once: tuple[str, ...]
     """Events that are in the log exactly once."""
+    spec: Mapping[str, Any] = field(default_factory=dict)
 
 
 PLAYS = {
     "life": Play(life, 2, "Succeeded", ("run.started", "harness.lost", "run.completed")),
     "cancelled": Play(cancelled, 1, "Cancelled", ("run.started", "run.cancelled")),
+    "kept": Play(
+        kept,
+        1,
+        "Cancelled",
+        ("run.started", "sandbox.ready", "run.cancelled"),
+        {"sandbox": {"className": KEEPING_CLASS, "retain": "Suspend"}},
+    ),
     "deleted": Play(deleted, 1, "", ("run.started", "run.cancelled")),
     "orphaned": Play(orphaned, 1, "Cancelled", ("run.started", "run.cancelled")),
 }
@@ -269,7 +301,7 @@ class OperatorStand:
         self._cases += 1
         first = await self.operators.lead(failpoint)
         succeeding = asyncio.create_task(self.operators.succeed(first))
-        run = await stage.run(f"{name}-{self._cases}")
+        run = await stage.run(f"{name}-{self._cases}", **play.spec)
         pods: dict[tuple[str, str], int] = {}
         watching = asyncio.create_task(_pods_of(run, pods))
         violations: list[Violation] = []
@@ -346,6 +378,7 @@ async def operator_stand() -> AsyncIterator[OperatorStand]:
                 server_binary(), data=folder / "valkey", socket=folder / "valkey.sock", log=folder / "valkey.log"
             )
             stage = await PatientStage.enter(plane, f"unix://{folder}/valkey.sock")
+            await stage.apply(SANDBOX_CLASS.name, KEEPING_CLASS, {"workspace": {"volume": {"size": "1Gi"}}})
             operators = Operators(stage, folder)
             try:
                 yield OperatorStand(operators)
