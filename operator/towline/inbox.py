@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from towline.errors import Gap, Invalid, LogClosed, Rewound
 from towline.events.event import Event, RunRef
 from towline.events.follow import follow
+from towline.events.log import EventLog
 from towline.events.notices import Notices
 from towline.events.store import Store
 
@@ -30,6 +31,8 @@ class Prompt:
     content: str
     delivery: str
     sender: str
+    key: str
+    """The idempotency key it was posted under; empty for the run's own."""
 
     @property
     def number(self) -> int:
@@ -58,6 +61,8 @@ async def post(
             f'key: "{key}" was used before for another prompt ({prompt_id}); expected a new key for a new prompt'
         )
     entries = await store.call(lambda: store.client.execute_command("XRANGE", keys.inbox, prompt_id, prompt_id))
+    if not entries:  # the store has lost it, after a turn had taken it
+        return Prompt(prompt_id, content, delivery, sender, key)
     return _prompt(prompt_id, entries[0][1])
 
 
@@ -84,11 +89,11 @@ class Reply:
 
 async def wait_for_reply(store: Store, run: RunRef, prompt_id: str, *, notices: Notices | None = None) -> Reply:
     """Waits until the turn that takes the prompt is complete, or the run has ended. It may be asked at any time, also
-    afterwards and again. Raises Gap when the turn's events are no longer kept, and Invalid for a prompt that is not
+    afterwards and again. Raises Gap when the turn's events are no longer kept, and Invalid for a prompt that was never
     in the inbox.
     """
-    entry = await store.call(lambda: store.client.execute_command("XRANGE", run.keys.inbox, prompt_id, prompt_id))
-    if not entry:
+    posted = (await EventLog(store, run).state()).inbox_head
+    if prompt_id not in (f"{number}-0" for number in range(1, posted + 1)):
         raise Invalid(f"prompt {prompt_id}: not in the inbox of run {run.uid}")
     from_seq = 1
     while True:
@@ -125,4 +130,5 @@ def _prompts_of(event: Event) -> list[str]:
 
 
 def _prompt(prompt_id: str, fields: Mapping[bytes, bytes]) -> Prompt:
-    return Prompt(prompt_id, fields[b"content"].decode(), fields[b"delivery"].decode(), fields[b"sender"].decode())
+    content, delivery, sender, key = (fields[name].decode() for name in (b"content", b"delivery", b"sender", b"key"))
+    return Prompt(prompt_id, content, delivery, sender, key)

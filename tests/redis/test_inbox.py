@@ -32,8 +32,8 @@ async def test_prompts_are_numbered_and_read_after_a_cursor(store, run):
     await inbox.post(store, run, "second, ünïcode", key="k2", delivery="steer")
 
     assert await inbox.read_after(store, run, "0-0") == [
-        Prompt("1-0", "first", "queue", "ada"),
-        Prompt("2-0", "second, ünïcode", "steer", ""),
+        Prompt("1-0", "first", "queue", "ada", "k1"),
+        Prompt("2-0", "second, ünïcode", "steer", "", "k2"),
     ]
     assert [prompt.id for prompt in await inbox.read_after(store, run, "1-0")] == ["2-0"]
     assert await inbox.read_after(store, run, "2-0") == []

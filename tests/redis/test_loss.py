@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from towline import inbox
 from towline.errors import Rewound, StoreLost
 from towline.events import calls
 from towline.events.adopted import Adopted
@@ -396,3 +397,45 @@ async def take(events, count):
         if not count:
             await events.aclose()
             return
+
+
+def taken(prompt, now):
+    data = {"prompt_id": prompt.id, "content": prompt.content, "delivery": prompt.delivery, "key": prompt.key}
+    return draft("user.message", data, now=now)
+
+
+async def test_a_taken_prompt_whose_entry_was_lost_too_is_posted_again_as_the_same(
+    store, run, harness, said, replica, now
+):
+    appender = harness()
+    await appender.append([said("kept")])
+    await replica.take()
+    prompt = await inbox.post(store, run, "hello", key="k", sender="ada")
+    await appender.append([taken(prompt, now)], Totals(prompts=1))
+    await replica.promote()
+
+    await appender.append([said("next")])
+
+    assert await inbox.post(store, run, "hello", key="k", sender="ada") == prompt
+    assert (await EventLog(store, run).state()).unread == 0
+    await appender.finish(draft("run.completed", {}, now=now), seen_prompt=1)
+    assert (await inbox.wait_for_reply(store, run, prompt.id)).ended is not None
+
+
+async def test_a_prompt_posted_before_its_lost_predecessor_was_put_back_gets_a_number_of_its_own(
+    store, run, harness, said, replica, now
+):
+    appender = harness()
+    await appender.append([said("kept")])
+    await replica.take()
+    first = await inbox.post(store, run, "hello", key="k1")
+    await appender.append([taken(first, now)], Totals(prompts=1))
+    await replica.promote()
+    await inbox.post(store, run, "another", key="k2")
+
+    await appender.append([said("next")])
+
+    assert (await inbox.post(store, run, "hello", key="k1")).id == "1-0"
+    assert (await inbox.post(store, run, "another", key="k2")).id == "2-0"
+    assert [prompt.content for prompt in await inbox.read_after(store, run, "1-0")] == ["another"]
+    assert (await EventLog(store, run).state()).unread == 1

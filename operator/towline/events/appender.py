@@ -165,7 +165,7 @@ class Appender:
                 events = [part for draft in batch.drafts for part in await self._args(draft)]
                 arguments = [*self._producer(), "", *batch.totals.values(), *events]
                 reply = await self._store.script(
-                    "append", [keys.meta, keys.log], arguments, patience_seconds=self._patience
+                    "append", [keys.meta, keys.log, keys.inbox], arguments, patience_seconds=self._patience
                 )
                 if reply[0] != b"LOST":
                     break
@@ -209,9 +209,8 @@ class Appender:
             items += [part for draft in one.drafts for part in await self._args(draft)]
         lowest = min((one.first for one in kept), default=0)
         arguments = [*self._producer(self._n), rfc3339(utc_now()), lowest, *items]
-        reply = await self._store.script(
-            "restore", [keys.meta, keys.log, keys.calls], arguments, patience_seconds=self._patience
-        )
+        names = [keys.meta, keys.log, keys.calls, keys.inbox]
+        reply = await self._store.script("restore", names, arguments, patience_seconds=self._patience)
         restored, head, incarnation, *seqs = (int(value) for value in reply)
         if incarnation == self._incarnation:
             return

@@ -35,7 +35,7 @@ async def append_once(store: Store, run: RunRef, epoch: int, drafts: Sequence[Dr
     keys = run.keys
     events = [part for one in drafts for part in await script_args(store, run, one)]
     arguments = [keys.notify, "operator", epoch, "", 0, 0, 0, guard, *NOTHING.values(), *events]
-    first, last, _ = await store.script("append", [keys.meta, keys.log], arguments)
+    first, last, _ = await store.script("append", [keys.meta, keys.log, keys.inbox], arguments)
     return list(range(int(first), int(last) + 1))
 
 

@@ -100,6 +100,8 @@ class UserMessage(TypedDict):
     content: str
     delivery: str
     sender: str
+    key: NotRequired[str]
+    """Idempotency key, empty for the run's own prompt; not in logs older than 0.1."""
 
 
 class TurnCompleted(TypedDict):

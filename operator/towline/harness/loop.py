@@ -112,8 +112,8 @@ async def _start_turn(journal: Journal, prompt: Prompt) -> None:
 
 
 def _message(prompt: Prompt) -> Fact:
-    who = {"delivery": prompt.delivery, "sender": prompt.sender}
-    return Fact("user.message", {"prompt_id": prompt.id, "content": prompt.content, **who})
+    how = {"delivery": prompt.delivery, "sender": prompt.sender, "key": prompt.key}
+    return Fact("user.message", {"prompt_id": prompt.id, "content": prompt.content, **how})
 
 
 async def _call_tools(ports: Ports, journal: Journal, mail: Mail, uses: Sequence[ToolUse]) -> Fail | None:

@@ -31,7 +31,7 @@ class Mail:
     async def pending(self) -> Pending:
         """What no turn has taken. Of the queued prompts only the first is kept: there may be thousands."""
         consumed = self._history.consumed
-        own = [Prompt(OWN_PROMPT_ID, self._own, "queue", "")] if self._own and 0 not in consumed else []
+        own = [Prompt(OWN_PROMPT_ID, self._own, "queue", "", "")] if self._own and 0 not in consumed else []
         found, cursor, queued = own, f"{max(consumed.upto, 0)}-0", bool(own)
         while page := await self._inbox.read_after(cursor):
             for prompt in page:

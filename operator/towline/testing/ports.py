@@ -171,7 +171,7 @@ class MemoryInbox:
             self.post(content)
 
     def post(self, content: str, delivery: str = "queue") -> Prompt:
-        prompt = Prompt(f"{len(self.prompts) + 1}-0", content, delivery, "")
+        prompt = Prompt(f"{len(self.prompts) + 1}-0", content, delivery, "", "")
         self.prompts.append(prompt)
         if self._sink is not None:
             self._sink.posted = prompt.number

@@ -39,7 +39,13 @@ async def test_a_steering_prompt_reaches_the_model_with_the_results_of_the_runni
     assert texts(model.requests[1])[-1] == "In French, please."
     assert sink.types.count("turn.started") == sink.types.count("turn.completed") == 1
     steered = sink.payloads("user.message")[1]
-    assert steered == {"prompt_id": "1-0", "content": "In French, please.", "delivery": "steer", "sender": ""}
+    assert steered == {
+        "prompt_id": "1-0",
+        "content": "In French, please.",
+        "delivery": "steer",
+        "sender": "",
+        "key": "",
+    }
     assert (sink.totals.turns, sink.totals.prompts) == (1, 1)
     assert accepted(snapshot().model, model.requests[1])
 

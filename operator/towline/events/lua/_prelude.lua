@@ -1,7 +1,7 @@
 -- Put in front of every script by store.py: how a change of a run reads its state, is fenced, and appends.
 --
 -- Every script: KEYS[1] = meta, KEYS[2] = log, ARGV[1] = the run's notify channel. All keys share the run's hash tag.
--- Data is passed through verbatim, never parsed or encoded again (cjson turns [] into {}).
+-- Data is passed through verbatim, never encoded again (cjson turns [] into {}).
 -- Errors, by their first word:
 --   STALE <current> <given>   a higher epoch owns the run
 --   CLOSED <type>             the log has its terminal event
@@ -86,7 +86,25 @@ local PROGRESS = {
   ['context.compacted'] = true,
 }
 
-local function note(kind, seq, time, data)
+-- A prompt that a turn took is known by its key also where a failover has lost its entry, so that a repeat of its poster
+-- is no second prompt; and one that was given its number since then gets a number of its own.
+local function take(INBOX, n, key)
+  if not key or key == '' then
+    return
+  end
+  local entry = redis.call('XRANGE', INBOX, n .. '-0', n .. '-0')[1]
+  local other = entry and entry[2][8]
+  if other and other ~= key then
+    local next = redis.call('HINCRBY', META, 'inbox_head', 1)
+    redis.call('XADD', INBOX, next .. '-0', unpack(entry[2]))
+    redis.call('XDEL', INBOX, n .. '-0')
+    redis.call('HSET', META, 'i:' .. other, next)
+    redis.call('PUBLISH', CHANNEL, 'inbox')
+  end
+  redis.call('HSET', META, 'i:' .. key, n)
+end
+
+local function note(kind, seq, time, data, INBOX)
   if PROGRESS[kind] then
     redis.call('HSET', META, 'progress', seq)
   end
@@ -101,6 +119,9 @@ local function note(kind, seq, time, data)
   local taken = string.match(data, '^{"prompt_ids?":%[?"(%d+)%-0"')
   if taken and tonumber(taken) > (tonumber(redis.call('HGET', META, 'inbox_head')) or 0) then
     redis.call('HSET', META, 'inbox_head', taken)
+  end
+  if taken and kind == 'user.message' then
+    take(INBOX, taken, cjson.decode(data).key)
   end
 end
 

@@ -1,6 +1,6 @@
 -- append: adds events at the head of a log, as one.
 --
--- KEYS  meta, log
+-- KEYS  meta, log, inbox
 -- ARGV  channel, src, epoch, nonce, n, acknowledged, incarnation, guard,
 --       turns, tool_calls, input_tokens, output_tokens, cached_input_tokens, cost_micro_usd,
 --       prompts (increments),
@@ -59,7 +59,7 @@ local first = nil
 for i = 16, #ARGV, 5 do
   local seq = add(run, src, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
   first = first or seq
-  note(ARGV[i + 1], seq, ARGV[i + 2], ARGV[i + 4])
+  note(ARGV[i + 1], seq, ARGV[i + 2], ARGV[i + 4], KEYS[3])
 end
 first = first or run.head + 1
 local standing = first .. ' ' .. run.head

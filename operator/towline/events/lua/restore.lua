@@ -2,7 +2,7 @@
 -- over from the gateway, with their lines in the ledger; in their old order, under their old ids. If nobody has noticed
 -- the loss before, it is logged here. Nothing happens when nothing was lost, and a repeat changes nothing.
 --
--- KEYS  meta, log, calls
+-- KEYS  meta, log, calls, inbox
 -- ARGV  channel, src, epoch, nonce, n of its last append, acknowledged, incarnation, time, the lowest seq of what follows,
 --       then in order any number of
 --         'append', seq, number of events, turns, tool_calls, … (the increments of append),
@@ -69,7 +69,7 @@ local reply, put_back = { 0, 0, 0 }, 0
 local function put(from, count, writer)
   for i = from, from + 5 * (count - 1), 5 do
     local seq = add(run, writer, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
-    note(ARGV[i + 1], seq, ARGV[i + 2], ARGV[i + 4])
+    note(ARGV[i + 1], seq, ARGV[i + 2], ARGV[i + 4], KEYS[4])
   end
   put_back = put_back + count
 end
