@@ -44,6 +44,9 @@ ended within 5 s whatever its processes do."""
 RECENT = timedelta(minutes=5)
 """Losses within this time delay the next harness: 1, 2, 4, 8, 16 s, for the five that the status remembers."""
 
+SKEW = timedelta(minutes=1)
+"""How far the clocks of two machines may be apart. More is a clock that was set back."""
+
 MISSING_RECHECK = timedelta(seconds=30)
 """What a run waits for is watched, but for Secrets and other runs."""
 
@@ -172,13 +175,15 @@ def _at_this_point(attempt: Mapping[str, Any], seen: Observed) -> bool:
 def _not_before(seen: Observed, ended: Ended) -> datetime:
     """When the next harness may start: at once after the first loss, later with each other one of the last minutes.
 
-    Of a pod that is gone nobody knows when it ended; then the loss before counts.
+    Of a pod that is gone nobody knows when it ended; then the loss before counts. What lies far ahead was told by a clock
+    that has been set back since, and is not waited for.
     """
     ends = [end for each in seen.run.status.get("attempts") or () if (end := moment(each.get("endTime")))]
-    recent = [end for end in ends if seen.now - end < RECENT]
+    recent = [end for end in ends if -SKEW < seen.now - end < RECENT]
     if not recent:
         return seen.now
-    return (ended.at or max(recent)) + timedelta(seconds=2 ** (len(recent) - 1))
+    last = ended.at if ended.at is not None and ended.at < seen.now + SKEW else max(recent)
+    return last + timedelta(seconds=2 ** (len(recent) - 1))
 
 
 def _recorded_loss(seen: Observed) -> Ended | None:

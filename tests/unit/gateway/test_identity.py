@@ -34,6 +34,13 @@ async def test_what_was_minted_names_the_run_and_its_epoch():
     assert principal.expires == pytest.approx((NOW + timedelta(hours=1)).timestamp(), abs=1)
 
 
+@pytest.mark.parametrize("jump", [timedelta(minutes=-10), timedelta(minutes=10)])
+async def test_a_clock_that_jumped_since_a_token_was_minted_does_not_matter(jump):
+    token = mint(KEY, namespace="team-a", uid="0b1c", epoch=3, now=NOW + jump, lifetime=timedelta(hours=1))
+
+    assert (await LocalIdentity(KEY).verify(token)).epoch == 3
+
+
 @pytest.mark.parametrize(
     "token",
     [
