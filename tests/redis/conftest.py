@@ -6,7 +6,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 import redis
+from redis.asyncio.cluster import RedisCluster
 
 from towline.events.appender import Appender
 from towline.events.event import Draft, RunRef, draft
+from towline.events.notices import Notices
 from towline.events.store import Store
 
 NOW = datetime(2026, 11, 29, 17, 18, 27, 123000, tzinfo=UTC)
@@ -106,6 +108,24 @@ async def store(url: str) -> AsyncIterator[Store]:
     opened = Store.connect(url)
     yield opened
     await opened.aclose()
+
+
+@pytest.fixture
+async def notices(store: Store) -> AsyncIterator[Notices]:
+    opened = Notices(store)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+def cut_subscriptions(store: Store) -> Callable[[], Awaitable[None]]:
+    """What a network, an impatient administrator or the death of a master does."""
+
+    async def cut() -> None:
+        nodes = {"target_nodes": RedisCluster.PRIMARIES} if isinstance(store.client, RedisCluster) else {}
+        await store.client.execute_command("CLIENT KILL", "TYPE", "pubsub", **nodes)
+
+    return cut
 
 
 @pytest.fixture

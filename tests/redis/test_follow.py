@@ -15,19 +15,6 @@ from towline.events.notices import KINDS, Notices
 BOUND = 10.0
 
 
-@pytest.fixture
-async def notices(store):
-    opened = Notices(store)
-    yield opened
-    await opened.aclose()
-
-
-async def cut_subscriptions(store) -> None:
-    """What a network or an impatient administrator does."""
-    nodes = {"target_nodes": RedisCluster.PRIMARIES} if isinstance(store.client, RedisCluster) else {}
-    await store.client.execute_command("CLIENT KILL", "TYPE", "pubsub", **nodes)
-
-
 async def collect(events, count=None):
     """All events, or the first `count`."""
     found = []
@@ -81,7 +68,7 @@ async def test_one_connection_serves_many_followers(store, run, said, harness, n
     assert {tuple(event.type for event in events) for events in results} == {("run.started", "run.completed")}
 
 
-async def test_a_follower_survives_its_subscription_being_cut(store, run, harness, said, notices):
+async def test_a_follower_survives_its_subscription_being_cut(store, run, harness, said, notices, cut_subscriptions):
     appender = harness()
     events = follow(store, run, notices=notices, poll_seconds=BOUND * 2)
     async with asyncio.timeout(BOUND), contextlib.aclosing(events):
@@ -89,7 +76,7 @@ async def test_a_follower_survives_its_subscription_being_cut(store, run, harnes
             await appender.append([said()])
             assert (await anext(events)).seq == number
             following = asyncio.create_task(anext(events))
-            await cut_subscriptions(store)
+            await cut_subscriptions()
             await appender.append([said()])
             assert (await following).seq == number + 1, "found before the poll, though its notice was lost"
             break
@@ -161,9 +148,9 @@ async def test_a_wake_up_between_two_waits_is_kept(store, run, harness, said, no
         assert await watch.wait(0.05) == set()
 
 
-async def test_a_cut_connection_wakes_everybody_with_every_kind(store, run, notices):
+async def test_a_cut_connection_wakes_everybody_with_every_kind(store, run, notices, cut_subscriptions):
     async with notices.watch(run) as watch:
-        await cut_subscriptions(store)
+        await cut_subscriptions()
 
         assert await watch.wait(BOUND) == KINDS
 

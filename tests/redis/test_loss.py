@@ -439,3 +439,29 @@ async def test_a_prompt_posted_before_its_lost_predecessor_was_put_back_gets_a_n
     assert (await inbox.post(store, run, "another", key="k2")).id == "2-0"
     assert [prompt.content for prompt in await inbox.read_after(store, run, "1-0")] == ["another"]
     assert (await EventLog(store, run).state()).unread == 1
+
+
+@pytest.mark.parametrize("written_since", [0, 1, 5])
+async def test_a_follower_notices_by_itself_what_the_store_lost_together_with_its_writer(
+    store, run, harness, said, replica, notices, cut_subscriptions, written_since
+):
+    appender = harness()
+    await appender.append([said("kept 1"), said("kept 2")])
+    await replica.take()
+    await appender.append([said("lost 1"), said("lost 2")])
+    following = follow(store, run, notices=notices, poll_seconds=3600)
+    for _ in range(4):
+        await anext(following)
+    await replica.promote()
+    successor = harness(epoch=2)
+    for number in range(written_since):
+        await successor.append([said(f"other {number}")])
+
+    losing = asyncio.create_task(loss_of(following))
+    await asyncio.sleep(0.1)
+    await cut_subscriptions()  # as the death of a master does
+
+    async with asyncio.timeout(10):
+        assert (await losing).head == 2
+    again = [event async for event in take(follow(store, run, 1), 2 + written_since)]
+    assert [event.payload["on"] for event in again[:2]] == ["kept 1", "kept 2"]

@@ -175,8 +175,8 @@ def _at_this_point(attempt: Mapping[str, Any], seen: Observed) -> bool:
 def _not_before(seen: Observed, ended: Ended) -> datetime:
     """When the next harness may start: at once after the first loss, later with each other one of the last minutes.
 
-    Of a pod that is gone nobody knows when it ended; then the loss before counts. What lies far ahead was told by a clock
-    that has been set back since, and is not waited for.
+    Of a pod that is gone nobody knows when it ended; then the loss before counts. What lies far ahead was told by a
+    clock that has been set back since, and is not waited for.
     """
     ends = [end for each in seen.run.status.get("attempts") or () if (end := moment(each.get("endTime")))]
     recent = [end for end in ends if -SKEW < seen.now - end < RECENT]

@@ -19,6 +19,8 @@ _BLOB = re.compile(rb'\{"blob":"(ev_[0-9a-f]{20})","bytes":\d+,"sha256":"([0-9a-
 _PAGE_BLOB_BYTES = 32 * 1024 * 1024
 """A page ends early once it holds this much of large data, so that reading a long run needs bounded memory."""
 
+TRIMMED = "trimmed"
+
 META_FIELDS = (
     *("epoch", "head", "incarnation", "lost_head", "closed", "cancel", "want", "name", "inbox_head"),
     *("waiting", "compacted", "progress", "phase", "unfed", *FIELDS),
@@ -124,6 +126,19 @@ class EventLog:
             if blob_bytes > _PAGE_BLOB_BYTES:
                 return events, True
         return events, len(entries) == count
+
+    async def ids(self, first: int, last: int) -> dict[int, str]:
+        """Ids of the events from `first` to `last`: TRIMMED below the first kept entry, "" beyond the head."""
+        key = self.run.keys.log
+        entries = await self.store.call(
+            lambda: self.store.client.execute_command("XRANGE", key, f"{first}-0", f"{last}-0")
+        )
+        there = {int(entry_id[:-2]): fields[b"id"].decode() for entry_id, fields in entries}
+        missing = [seq for seq in range(first, last + 1) if seq not in there]
+        if missing:
+            kept = await self._first_kept() or (await self.state()).head + 1
+            there |= {seq: TRIMMED if seq < kept else "" for seq in missing}
+        return there
 
     async def state(self) -> RunState:
         """The state in one read; a run that does not exist has `absent` true."""
