@@ -23,7 +23,8 @@ from typing import Any
 
 from tests.control_plane.stage import ControlPlane, Played, Stage
 from tests.control_plane.test_process import pods_of
-from tests.durability.rig import ENVIRONMENT, TOLD
+from tests.durability.clients import told
+from tests.durability.rig import ENVIRONMENT
 from tests.durability.verdict import Case, Verdict, Way
 from towline.clock import utc_now
 from towline.errors import TowlineError
@@ -282,8 +283,8 @@ class OperatorStand:
             first, violations, story = await self._played(name, "tell")
             if violations:
                 raise AssertionError(f"{name}, undisturbed: {[str(each) for each in violations]}\n{story}")
-            for point, passes in Counter(TOLD.findall(first.log.read_bytes())).items():
-                self.ways.setdefault(point.decode(), []).append(Way(name, 1, passes))
+            for point, passes in Counter(told(first.log.read_bytes())).items():
+                self.ways.setdefault(point, []).append(Way(name, 1, passes))
 
     async def play(self, case: Case) -> Verdict:
         random = Random(f"{case.point}:{case.seed}")

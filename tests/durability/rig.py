@@ -6,29 +6,27 @@ at once, a gateway by another one at the same address, a wanted sandbox is made.
 """
 
 import asyncio
-import json
 import os
-import re
 import secrets
 import shutil
 import socket
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from tests.durability.clients import Follower, acknowledged, told
 from towline import inbox
 from towline.api.snapshot import Snapshot
 from towline.clock import utc_now
-from towline.errors import Fenced, LogClosed, Rewound, SandboxFailed, StoreUnavailable
+from towline.errors import Fenced, LogClosed, SandboxFailed, StoreUnavailable
 from towline.events import runs
 from towline.events import sandbox as records
 from towline.events.event import Event, RunRef, draft
-from towline.events.follow import follow
 from towline.events.log import EventLog
 from towline.events.notices import Notices
 from towline.events.store import Store
@@ -47,7 +45,6 @@ RUN_SECONDS = 90.0
 """A run that has not ended by then hangs. On a machine with nothing else to do it takes three seconds."""
 MOST_EPOCHS = 30
 LOOK_SECONDS = 0.5
-TOLD = re.compile(rb"^failpoint (\S+)$", re.MULTILINE)
 T = TypeVar("T")
 EFFECTS = "effects"
 """File of the workspace to which a test command appends its word; read from outside."""
@@ -175,8 +172,6 @@ class Run:
     own_gateway: bool = False
     patience_seconds: float = RUN_SECONDS
     uid: str = field(default_factory=lambda: secrets.token_hex(8))
-    events: list[Event] = field(default_factory=list)
-    """What the follower was given since the last loss of the store."""
     posted: list[Posted] = field(default_factory=list)
     harness_exits: list[Exit] = field(default_factory=list)
     harness: Child | None = None
@@ -186,10 +181,9 @@ class Run:
     def __post_init__(self) -> None:
         self.ref = RunRef("default", self.uid, "run")
         self.log = EventLog(self.rig.store, self.ref)
-        self.seen: list[list[Event]] = [self.events]
+        self.follower = Follower(self.rig.store, self.ref, self.rig.notices)
         self.volume = self.rig.folder / "volumes" / self.uid
         self.logs: list[Path] = []
-        self._changed = asyncio.Event()
         own = self.own_gateway or bool(self.arms.gateway)
         self.gateways = Gateways(self.rig, f"gateway-{self.uid}", self.arms) if own else self.rig.gateway
 
@@ -197,12 +191,7 @@ class Run:
 
     async def until(self, type: str, nth: int = 1) -> Event:
         """The nth event of its type, as the follower sees it."""
-        while True:
-            found = [event for event in self.events if event.type == type]
-            if len(found) >= nth:
-                return found[nth - 1]
-            self._changed.clear()
-            await self._changed.wait()
+        return await self.follower.until(type, nth)
 
     async def post(self, content: str, *, key: str, delivery: str = "queue") -> Posted:
         """Posts until somebody says whether it was accepted; notes what was said."""
@@ -229,7 +218,7 @@ class Run:
         snapshot = Snapshot.model_validate({**names, **self.given})
         self._snapshot = snapshot
         await _through(lambda: runs.create(self.rig.store, self.ref, snapshot.to_json(), now=utc_now()))
-        following = asyncio.create_task(self._follow())
+        following = asyncio.create_task(self.follower.follow())
         beside = [asyncio.create_task(self._make_sandboxes())]
         if act is not None:
             beside.append(asyncio.create_task(act(self)))
@@ -252,7 +241,7 @@ class Run:
     def passed(self, role: str, number: int) -> list[str]:
         """The points that a process which was told to tell them went by, in order."""
         logs = self.logs if role == "harness" else self.gateways.logs
-        return [name.decode() for name in TOLD.findall(logs[number - 1].read_bytes())] if number <= len(logs) else []
+        return told(logs[number - 1].read_bytes()) if number <= len(logs) else []
 
     def ended_by_kill(self, role: str, number: int) -> bool:
         """Whether that process died by SIGKILL: its failpoint was reached."""
@@ -382,23 +371,6 @@ class Run:
 
     # -- the record --------------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> None:
-        """As a viewer would: on from where it stands through every fault, and from the point that a loss left."""
-        next_seq = 1
-        while True:
-            try:
-                async for event in follow(self.rig.store, self.ref, next_seq, notices=self.rig.notices):
-                    self.events.append(event)
-                    next_seq = event.seq + 1
-                    self._changed.set()
-                return
-            except Rewound as loss:
-                next_seq = loss.head + 1
-                self.events = []
-                self.seen.append(self.events)
-            except StoreUnavailable:
-                await asyncio.sleep(0.05)
-
     async def _end(self) -> None:
         if self.harness is not None:
             self.harness.kill()
@@ -414,7 +386,7 @@ class Run:
         return Recorded(
             log=log,
             replay=replay,
-            seen=self.seen,
+            seen=self.follower.seen,
             acknowledged=set(self._acknowledged()),
             posted=self.posted,
             effects=self.effects(),
@@ -429,29 +401,15 @@ class Run:
     def _acknowledged(self) -> Iterator[str]:
         """What the harnesses wrote down as appended, before they died."""
         for path in self.logs:
-            for line in path.read_bytes().splitlines():
-                if b'"event appended"' in line:
-                    with _torn():
-                        yield json.loads(line)["id"]
+            yield from acknowledged(path.read_bytes().splitlines())
 
     def story(self) -> str:
         """For a person who looks into a violation."""
-        lines = [
-            f"{e.seq:>4} {e.epoch} {e.src:<8} {e.type} {e.data[:160].decode(errors='replace')}" for e in self.events
-        ]
+        lines = [*self.follower.story()]
         for path in (*self.logs, *(self.gateways.logs if self.gateways is not self.rig.gateway else ())):
             tail = path.read_text(errors="replace").splitlines()[-12:] if path.exists() else []
             lines += [f"-- {path.name}", *(line[:400] for line in tail)]
         return "\n".join(lines)
-
-
-@contextmanager
-def _torn() -> Iterator[None]:
-    """A line that its process did not live to finish says nothing."""
-    try:
-        yield
-    except ValueError:
-        pass
 
 
 async def _through(ask: Callable[[], Awaitable[T]]) -> T:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -21,23 +21,13 @@ from typing import Protocol
 from tests.durability.operator_stand import operator_stand
 from tests.durability.rig import Arms, Rig, Run
 from tests.durability.scenarios import SCENARIOS, Scenario
-from tests.durability.verdict import Case, Verdict, Way
+from tests.durability.verdict import Case, Tally, Verdict, Way
 from towline.failpoints import POINTS
 from towline.sandbox.bundle import Bundle, build_bundle
 from towline.settings import LocalSettings, read
-from towline.testing.checker import Kind, Violation, check
+from towline.testing.checker import Violation, check
 
 TELL = ("tell",) * 6
-KINDS: dict[str, Kind] = {
-    "lost": "lost",
-    "duplicated": "duplicated",
-    "out of order": "out of order",
-    "double executions": "executed twice",
-    "terminals wrong": "terminal",
-    "results wrong": "result",
-    "histories invalid": "history",
-    "prompts wrong": "prompt",
-}
 
 
 class Stand(Protocol):
@@ -100,46 +90,6 @@ async def explore(rig: Rig, scenario: Scenario) -> dict[str, list[Way]]:
             for point, passes in Counter(run.passed(role, number)).items():
                 ways.setdefault(point, []).append(Way(scenario.name, number, passes))
     return ways
-
-
-@dataclass
-class Tally:
-    points: int
-    verdicts: list[Verdict] = field(default_factory=list)
-    began: float = field(default_factory=time.monotonic)
-
-    def add(self, verdict: Verdict) -> None:
-        self.verdicts.append(verdict)
-        case = verdict.case
-        if not verdict.reached:
-            print(f"not reached: {case.point} seed {case.seed} ({verdict.armed})")
-        for violation in verdict.violations:
-            print(f"VIOLATED {case.point} seed {case.seed} ({verdict.armed}): {violation}")
-        if verdict.violations:
-            print(verdict.story)
-        sys.stdout.flush()
-
-    @property
-    def never_reached(self) -> list[str]:
-        reached = {each.case.point for each in self.verdicts if each.reached}
-        return sorted({each.case.point for each in self.verdicts} - reached)
-
-    @property
-    def good(self) -> bool:
-        return not self.never_reached and not any(each.violations for each in self.verdicts)
-
-    def line(self) -> str:
-        found = Counter(violation.kind for each in self.verdicts for violation in each.violations)
-        counts = {
-            "points": self.points,
-            "runs": len(self.verdicts),
-            "kills": sum(each.reached for each in self.verdicts),
-            **{name: found[kind] for name, kind in KINDS.items()},
-            "armed but not reached": sum(not each.reached for each in self.verdicts),
-            "points never reached": len(self.never_reached),
-            "seconds": round(time.monotonic() - self.began),
-        }
-        return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 async def work(stand: Stand, cases: "asyncio.Queue[Case]", tally: Tally) -> None:

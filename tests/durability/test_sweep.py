@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.durability.sweep import Tally, local_sweep
-from tests.durability.verdict import Case, Verdict
+from tests.durability.sweep import local_sweep
+from tests.durability.verdict import Case, Tally, Verdict
 from towline.sandbox.bundle import build_bundle
 from towline.testing.checker import Violation
 
