@@ -10,18 +10,14 @@ Needs root and the programs of `python -m e2e.cluster build`; E2E_CLUSTER and E2
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 
 from bench.figure import Figure, Goal, median, quantile
-from e2e import installation as installing
-from e2e.cluster import lifecycle, registry
-from e2e.installation import SANDBOXES, Installation
+from e2e.installation import SANDBOXES, installed
 from e2e.kubectl import Object
 from e2e.probe import probing_pod
 from e2e.runs import API, Team, call, say
-from e2e.settings import settings
 from towline.events.event import Event, RunRef
 from towline.events.follow import follow
 from towline.events.store import Store
@@ -35,7 +31,7 @@ CALLS_A_STEP = 16
 
 async def measure(quick: bool) -> AsyncIterator[Figure]:
     rounds, steps = (2, 2) if quick else (10, 30)
-    with installed() as installation:
+    with installed("bench") as installation:
         team = Team(installation, f"bench-{secrets.token_hex(3)}")
         team.enter()
         kube = Kube(login.client(await login.configuration(installation.kubectl.kubeconfig)), field_manager="bench")
@@ -180,21 +176,3 @@ def is_running(status: Object) -> bool:
 
 def is_ready(status: Object) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions") or ())
-
-
-@contextmanager
-def installed() -> Iterator[Installation]:
-    """The installation of a cluster that is up, or one of our own for as long as we measure."""
-    given = settings()
-    cluster = registry.get(given.cluster) if given.cluster else lifecycle.up("bench")
-    installation = installing.on(cluster)
-    try:
-        if not given.as_is:
-            installing.load_images(cluster)
-            installation.install(installing.VALUES)
-        yield installation
-    finally:
-        if not (given.as_is or given.keep):
-            installation.uninstall()
-        if not given.cluster:
-            lifecycle.down(cluster.name)

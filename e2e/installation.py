@@ -1,19 +1,22 @@
 """Towline as Helm installs it on a cluster, and what the tests ask of it.
 
-Made once a session by the fixture `installation` (conftest.py): images built and brought to the nodes, the chart
-installed by the real Helm, and afterwards uninstalled, with a look at what is left.
+Made once a session by the fixture `installation` (conftest.py), or by a program by itself: images built and brought to
+the nodes, the chart installed by the real Helm, and afterwards uninstalled, with a look at what is left.
 """
 
 from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from e2e import sandbox_image
-from e2e.cluster import lifecycle, places
+from e2e.cluster import lifecycle, places, registry
 from e2e.cluster.layout import ZONES, Cluster
 from e2e.cluster.shell import run
 from e2e.kubectl import Kubectl, Tunnel
+from e2e.settings import settings
 from images import build as images
 
 CHART = places.REPOSITORY / "charts" / "towline"
@@ -102,3 +105,24 @@ def load_images(cluster: Cluster) -> None:
     for zone, names in zip(ZONES, (ON_TRUSTED, ON_SANDBOX), strict=True):
         lifecycle.load(cluster, [images.archive(name, cache) for name in names], [zone])
     lifecycle.load(cluster, [sandbox_image.archive(cache)], ZONES)
+
+
+@contextmanager
+def installed(name: str) -> Iterator[Installation]:
+    """On the cluster that settings.py names and that is up, or on one called `name` for as long as it is needed."""
+    given = settings()
+    cluster = registry.get(given.cluster) if given.cluster else lifecycle.up(name)
+    installation = on(cluster)
+    try:
+        if not given.as_is:
+            load_images(cluster)
+            installation.install(VALUES)
+            if given.cluster:
+                installation.restart()  # it may have run something older
+        yield installation
+    finally:
+        installation.tunnel.close()
+        if not (given.as_is or given.keep):
+            installation.uninstall()
+        if not given.cluster:
+            lifecycle.down(cluster.name)
