@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help venv run check test redis kill-sweep takeovers redis-chaos control-plane e2e images bench bench-operator bench-cluster crds docs
+.PHONY: help venv run check test redis kill-sweep kill-cluster takeovers redis-chaos control-plane e2e images bench bench-operator bench-cluster crds docs
 
 help: ## these verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,10 @@ POINTS ?= *
 JOBS ?= 2
 kill-sweep: venv ## kill every process at every failpoint: SEEDS=n runs each, POINTS=glob, JOBS=n
 	$(BIN)/python -m tests.durability.sweep --seeds $(SEEDS) --points '$(POINTS)' --jobs $(JOBS)
+
+kill-cluster: venv ## kill harnesses, gateways, operators and pods of a real cluster, as root: SEEDS=n, POINTS=glob
+	$(BIN)/python -m e2e.cluster build
+	$(BIN)/python -m e2e.kills --seeds $(SEEDS) --points '$(POINTS)'
 
 takeovers: venv ## a thousand takeovers of a harness that is only paused
 	$(BIN)/python -m tests.durability.takeovers
