@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from towline.errors import Fenced, LogClosed, StoreUnavailable
+from towline.errors import Fenced, Invalid, LogClosed, StoreUnavailable
 from towline.events import calls, runs
 from towline.events.event import draft
 from towline.events.log import EventLog
@@ -274,6 +274,14 @@ async def test_cancelling_is_heard_in_the_state_until_the_run_has_ended(store, r
 
     await runs.finish(store, run, 1, draft("run.cancelled", {"reason": "asked"}, now=now))
     assert not await runs.request_cancel(store, run, "too late")
+
+
+async def test_a_run_that_does_not_exist_cannot_be_cancelled_and_nothing_is_kept_of_it(store, run):
+    with pytest.raises(Invalid, match="the run has not begun"):
+        await runs.request_cancel(store, run, "a person asked")
+
+    assert (await EventLog(store, run).state()).absent
+    assert await store.client.execute_command("EXISTS", run.keys.meta) == 0
 
 
 async def test_a_log_that_is_ahead_of_its_meta_is_continued_behind_both(store, run, harness, said):

@@ -295,7 +295,8 @@ async def test_a_stale_harness_cancels_nothing_and_other_arguments_are_another_c
         await cancel(epoch=2, args_hash="a2")
 
 
-async def test_of_a_run_that_ends_no_new_call_is_claimed_to_be_cancelled(store, run, cancel):
+async def test_of_a_run_that_ends_no_new_call_is_claimed_to_be_cancelled(store, run, claim, cancel):
+    await claim("tc_0")
     await runs.request_cancel(store, run, "enough")
 
     with pytest.raises(RunCancelled):

@@ -40,7 +40,10 @@ async def append_once(store: Store, run: RunRef, epoch: int, drafts: Sequence[Dr
 
 
 async def request_cancel(store: Store, run: RunRef, reason: str) -> bool:
-    """Asks for the end of the run; False when it has ended already. The first reason stays."""
+    """Asks for the end of the run; False when it has ended already. The first reason stays.
+
+    Raises Invalid for a run that does not exist.
+    """
     keys = run.keys
     return bool(await store.script("cancel", [keys.meta, keys.log], [keys.notify, reason]))
 
