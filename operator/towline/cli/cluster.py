@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from towline.kube.client import Kube
 
 SHORTEST_PREFIX = 4  # of a uid, as for kept runs
+SYSTEM_NAMESPACE = "towline-system"
+OPTIONS = ("kubeconfig", "context", "namespace", "redis_url", "system_namespace")
+"""Members of the arguments; any of them asks a cluster."""
 FIELD_MANAGER = "towline-cli"
 STORE_SECRET, STORE_ROLE, STORE_PORT = "towline-store", "towline.dev/role=store", 6379
 
@@ -52,15 +55,13 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--system-namespace",
         metavar="NAME",
-        default="towline-system",
-        help="of the bundled store (default: %(default)s)",
+        help=f"of the bundled store (default: {SYSTEM_NAMESPACE})",
     )
 
 
 def place(arguments: argparse.Namespace, settings: LocalSettings) -> Place | None:
     """None when the user asks for the runs of this machine."""
-    asked = (arguments.kubeconfig, arguments.context, arguments.namespace, arguments.redis_url)
-    if not any(asked):
+    if not any(getattr(arguments, name) for name in OPTIONS):
         return None
     if arguments.store:
         raise Invalid("--store is a folder of this machine; it does not go with the options of a cluster")
@@ -68,7 +69,7 @@ def place(arguments: argparse.Namespace, settings: LocalSettings) -> Place | Non
         kubeconfig=at_home(arguments.kubeconfig or settings.kubeconfig, "KUBECONFIG"),
         context=arguments.context,
         namespace=arguments.namespace,
-        system_namespace=arguments.system_namespace,
+        system_namespace=arguments.system_namespace or SYSTEM_NAMESPACE,
         redis_url=arguments.redis_url,
     )
 

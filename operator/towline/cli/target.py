@@ -52,6 +52,7 @@ def prompt_command(run: str, arguments: argparse.Namespace) -> str:
         ("--context", getattr(arguments, "context", None)),
         ("-n", getattr(arguments, "namespace", None)),
         ("--redis-url", getattr(arguments, "redis_url", None)),
+        ("--system-namespace", getattr(arguments, "system_namespace", None)),
     )
     words = [word for option, value in options if value is not None for word in (option, str(value))]
     return f'{shlex.join(["towline", "prompt", *words, run])} "…"'

@@ -10,6 +10,7 @@ import pytest
 from towline.cli import cluster, tail
 from towline.cli.__main__ import main, parser
 from towline.cli.cluster import Place
+from towline.cli.target import prompt_command
 from towline.errors import Invalid
 from towline.settings import LocalSettings
 
@@ -33,6 +34,7 @@ def test_without_an_option_of_a_cluster_this_machine_is_meant() -> None:
     [
         (["-n", "team"], Place(Path("/home/me/config"), None, "team", "towline-system", None)),
         (["--context", "prod"], Place(Path("/home/me/config"), "prod", None, "towline-system", None)),
+        (["--system-namespace", "ours"], Place(Path("/home/me/config"), None, None, "ours", None)),
         (
             ["--kubeconfig", "/k", "--redis-url", "redis://r"],
             Place(Path("/k"), None, None, "towline-system", "redis://r"),
@@ -41,6 +43,19 @@ def test_without_an_option_of_a_cluster_this_machine_is_meant() -> None:
 )
 def test_any_option_of_a_cluster_means_a_cluster(words: list[str], expected: Place) -> None:
     assert cluster.place(parsed(*words), SETTINGS) == expected
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-n", "team"],
+        ["--kubeconfig", "/k", "--context", "prod", "-n", "team", "--redis-url", "redis://r"],
+        ["-n", "team", "--system-namespace", "ours"],
+        ["--store", "/s"],
+    ],
+)
+def test_what_to_type_to_talk_to_a_run_names_the_same_place(words: list[str]) -> None:
+    assert prompt_command("run", parsed(*words)) == f'towline prompt {" ".join(words)} run "…"'
 
 
 def test_a_folder_and_a_cluster_do_not_go_together() -> None:
