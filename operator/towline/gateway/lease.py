@@ -113,15 +113,18 @@ class Lease:
         """A sandbox for a new call, started if need be; raises SandboxFailed. The caller bounds the time."""
 
         unproved = ""
+        """The sandbox that came up for this call: its end is the call's answer, not a reason to start another one. One
+        that was there before may have vanished unnoticed, and is replaced."""
 
         async def ask() -> ProvedSandbox:
             nonlocal unproved
-            if unproved:  # its end is this call's answer, not a reason to start another one
+            if unproved:
                 record = await sandbox_events.read(self._store, self._run)
                 if (fault := gone(record, unproved)) is not None:
                     raise fault
             else:
-                record = await self._ready(call_id)
+                record, is_new = await self._ready(call_id)
+                unproved = record.name if is_new else ""
             try:
                 return await self._proved(record)
             except SandboxFailed as fault:
@@ -139,7 +142,7 @@ class Lease:
             if (fault := gone(record, call.sandbox)) is not None:
                 raise fault
             if record.name != call.sandbox:  # whoever runs it will say again that it is there
-                record = await self._ready(call.call_id)
+                record, _ = await self._ready(call.call_id)
                 if (fault := gone(record, call.sandbox)) is not None:
                     raise fault
                 if record.name != call.sandbox:
@@ -199,11 +202,14 @@ class Lease:
         known = self._current
         return known if known is not None and _now() - known.heard < TRUSTED_SECONDS else None
 
-    async def _ready(self, call_id: str) -> SandboxRecord:
-        """The record once it is Ready; raises SandboxFailed when this attempt to start one failed."""
+    async def _ready(self, call_id: str) -> tuple[SandboxRecord, bool]:
+        """The record once it is Ready, and whether that had to be waited for.
+
+        Raises SandboxFailed when this attempt to start one failed.
+        """
         record = await sandbox_events.want(self._store, self._run, call_id, now=self._now())
         if record.state == "Ready":
-            return record
+            return record, False
         failpoints.hit("gateway.want.after")
         # An older sandbox's end stands in the record until the operator begins the next one.
         older, begun = record.name, record.state == "Starting"
@@ -211,7 +217,7 @@ class Lease:
             while True:
                 record = await sandbox_events.read(self._store, self._run)
                 if record.state == "Ready":
-                    return record
+                    return record, True
                 if record.state == "Absent":  # the store lost the want
                     record = await sandbox_events.want(self._store, self._run, call_id, now=self._now())
                 if record.state in ("Failed", "Lost", "Suspended", "Deleted") and (begun or record.name != older):

@@ -7,9 +7,13 @@ import pytest
 from towline.api.snapshot import Policy, Sandbox, WorkspaceFile
 from towline.clock import utc_now
 from towline.events import runs as run_events
+from towline.events import sandbox as sandbox_events
 from towline.events.adopted import adopted
 from towline.events.event import draft
 from towline.events.log import EventLog
+from towline.events.sandbox import SandboxRecord
+from towline.gateway import lease
+from towline.naming import sandbox_name
 
 
 async def test_a_call_is_executed_once_and_recorded_as_one_use_and_one_result(world):
@@ -245,6 +249,42 @@ async def test_the_operators_reason_for_a_start_that_took_too_long_is_waited_for
 
     assert "NameTaken" in first.text
     assert second.outcome == "ok"
+
+
+async def test_a_sandbox_that_ends_before_it_answers_is_the_calls_answer_and_no_reason_for_another(world):
+    """A tool server that cannot start would else be started again and again, and nobody told why."""
+    gateway, operator = await world.gateway(), world.operator
+    operator.answers_wants = False
+    calling = asyncio.create_task(world.call(gateway, "exec", {"command": "echo 1"}))
+    name = sandbox_name(world.run.uid, 1)
+    async with world.notices.watch(world.run) as watch:
+        while (await sandbox_events.read(world.store, world.run)).state != "Starting":
+            await watch.wait(0.1)
+    ready = SandboxRecord(name, "Ready", f"unix:{world.folder}/nobody.sock", "local", generation=1)
+    await sandbox_events.mark_ready(world.store, world.run, 1, ready, ms=5, start="cold", now=utc_now())
+    await asyncio.sleep(0.3)  # the gateway has dialled
+    why = "the tool server ended with status 1: no room"
+    await sandbox_events.mark_lost(world.store, world.run, 1, name, "Exited", why, now=utc_now())
+
+    answer = await calling
+
+    assert answer.outcome == "error"
+    assert answer.text == f"The call was not executed: {why} (Exited)."
+    assert len(await world.events("sandbox.requested")) == 1
+
+
+async def test_a_sandbox_that_has_vanished_since_the_last_call_is_replaced_for_the_next(world):
+    gateway = await world.gateway()
+    await world.call(gateway, "exec", {"command": "echo 1"})
+    await world.operator.sandbox.stop()
+    await asyncio.sleep(lease.TRUSTED_SECONDS)
+    calling = asyncio.create_task(world.call(gateway, "exec", {"command": "echo 2"}))
+    await asyncio.sleep(0.2)
+
+    await world.operator.lose("Evicted")
+
+    assert (await calling).outcome == "ok"
+    assert len(world.operator.sandboxes) == 2
 
 
 async def test_after_a_failed_start_the_next_call_tries_again(world):
