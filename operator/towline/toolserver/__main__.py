@@ -142,12 +142,21 @@ def close_other_descriptors(*kept: int) -> None:
     os.closerange(lowest, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
+def make_folders(volume: str) -> None:
+    """What the volume has from its first use on. Raises ValueError when it is not ours to write, as not every kind of
+    volume knows the pod's fsGroup."""
+    try:
+        for name, mode in (("workspace", 0o755), ("home", 0o700), ("tmp", 0o700)):
+            os.makedirs(f"{volume}/{name}", mode, exist_ok=True)
+    except OSError as fault:
+        who = f"user {os.geteuid()} with the groups {sorted({os.getegid(), *os.getgroups()})}"
+        raise ValueError(f"the volume cannot be used by {who}: {fault}") from None
+
+
 async def serve(settings: Settings, listener: socket.socket) -> None:
-    """Make the volume's folders and serve until a signal, or our maker's end, ends the process. Raises NotEnforced."""
+    """Serve until a signal, or our maker's end, ends the process. Raises NotEnforced."""
     if settings.lifeline is not None:
         asyncio.get_running_loop().add_reader(settings.lifeline, os._exit, 0)
-    for name, mode in (("workspace", 0o755), ("home", 0o700), ("tmp", 0o700)):
-        os.makedirs(f"{settings.volume}/{name}", mode, exist_ok=True)
     workspace = Workspace(f"{settings.volume}/workspace")
     executor = Executor(Processes(asyncio.get_running_loop(), settings.max_processes), settings.environment)
     server = ToolServer(
@@ -169,6 +178,7 @@ def main() -> None:
     try:
         settings = read_settings(os.environ)  # noqa: TID251 - this package stands alone
         os.environ.clear()  # noqa: TID251
+        make_folders(settings.volume)
         listener = open_listener(settings.listen)
     except (ValueError, OSError) as fault:
         sys.exit(f"towline tool server: {fault}")

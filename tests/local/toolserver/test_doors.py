@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -185,6 +186,23 @@ def test_wrong_settings_end_it_with_every_fault(tmp_path: Path) -> None:
     assert "TOWLINE_SANDBOX_KEY" in ended.stderr
     assert "secret" not in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_volume_that_cannot_be_used_ends_it_with_the_cause(tmp_path: Path) -> None:
+    """As a server of files that knows no fsGroup shows it; but root, who runs the tests, may write anywhere."""
+    volume = tmp_path / "volume"
+    volume.touch()
+    given = {"TOWLINE_LISTEN": f"unix:{tmp_path}/s", "TOWLINE_SANDBOX_KEY": KEY, "TOWLINE_VOLUME": str(volume)}
+
+    program = (sys.executable, "-m", "towline.toolserver")
+    ended = subprocess.run(program, env=given, capture_output=True, text=True, timeout=20)
+
+    assert ended.returncode == 1
+    assert re.fullmatch(
+        rf"towline tool server: the volume cannot be used by user {os.geteuid()} with the groups \[.*\]: "
+        rf"\[Errno 20\] Not a directory: '{volume}/workspace'\n",
+        ended.stderr,
+    )
 
 
 async def test_it_listens_on_tcp_too(tmp_path: Path) -> None:
