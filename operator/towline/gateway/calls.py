@@ -177,7 +177,8 @@ class Calls:
                 await run.lease.silent(execution.epoch, fault)
             if not executed or fault.reason in ("Refused", "Overloaded"):
                 return result.not_started(fault.reason, fault.message)
-            return result.unknown(fault.reason, fault.message)
+            kept = run.snapshot.sandbox.keeps_workspace
+            return result.unknown(fault.reason, fault.message, workspace_kept=kept)
         finally:
             execution.sandbox = None
 

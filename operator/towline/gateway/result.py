@@ -155,10 +155,11 @@ def cancelled(executed: bool) -> Finding:
     return Finding("cancelled", "[cancelled]" if executed else "[cancelled before it began]")
 
 
-def unknown(reason: str, message: str) -> Finding:
+def unknown(reason: str, message: str, *, workspace_kept: bool = False) -> Finding:
     """The sandbox had the call and is gone, or does not answer as it should. Never retried, always said."""
+    workspace = "is kept, but nothing that ran in it" if workspace_kept else "may have been reset"
     return Finding(
         "unknown",
         f"The outcome of this call is unknown: {message} ({reason}). The command may or may not have taken effect, and "
-        "the workspace may have been reset. Check before you rely on it or repeat it.",
+        f"the workspace {workspace}. Check before you rely on it or repeat it.",
     )

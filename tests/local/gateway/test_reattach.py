@@ -7,6 +7,7 @@ import signal
 import aiohttp
 import pytest
 
+from towline.api.snapshot import Sandbox, Volume
 from towline.clock import utc_now
 from towline.events import calls as ledger
 from towline.events import live
@@ -171,6 +172,17 @@ async def test_a_sandbox_that_dies_in_mid_call_makes_its_outcome_unknown(world):
     assert "ran out of memory (OOMKilled)" in answer.text
     assert "may or may not have taken effect" in answer.text
     assert [each["outcome"] for each in await world.results()] == ["unknown"]
+
+
+async def test_the_model_is_told_whether_the_workspace_outlived_its_sandbox(world_of):
+    kept = Sandbox(start_timeout_seconds=10, retain="Suspend", volume=Volume(size_bytes=1))
+    for sandbox, told in ((kept, "the workspace is kept"), (Sandbox(start_timeout_seconds=10), "may have been reset")):
+        world = await world_of(sandbox=sandbox)
+        call, _ = await begun(world, await world.gateway())
+
+        await world.operator.lose()
+
+        assert told in (await call).text
 
 
 async def test_a_sandbox_that_is_lost_without_a_sign_ends_its_calls_by_the_record(world):

@@ -84,4 +84,6 @@ def test_every_finding_without_a_reply_tells_the_model_what_to_make_of_it():
     assert "Do not try again" in result.denied("exec", "default").text
     assert "not executed" in result.not_started("Quota", "no room").text
     assert "may or may not have taken effect" in result.unknown("Lost", "gone").text
+    assert "the workspace may have been reset" in result.unknown("Lost", "gone").text
+    assert "the workspace is kept" in result.unknown("Lost", "gone", workspace_kept=True).text
     assert result.cancelled(executed=False).text == "[cancelled before it began]"
