@@ -103,6 +103,7 @@ REASONS: dict[ConditionType, dict[str, str]] = {
         "Suspended": "The sandbox is put away, its workspace is kept.",
         "Lost": "The sandbox died; the next call gets a new one.",
         "Unschedulable": "No sandbox node has room for the pod.",
+        "VolumeNotBound": "The claim for the workspace gets no volume; the message says why.",
         "ImagePullFailed": "The pod's image cannot be pulled.",
         "QuotaExceeded": "A ResourceQuota of the sandbox namespace has no room for the pod.",
         "PodRefused": "The API server refuses the pod; the message says why.",

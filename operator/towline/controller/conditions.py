@@ -10,7 +10,7 @@ from typing import Literal
 from towline.api.conditions import ConditionType as Type
 from towline.controller import plan_sleep
 from towline.controller.outcome import Outcome
-from towline.controller.plan_sandbox import wanted_generation
+from towline.controller.plan_sandbox import trouble_of, wanted_generation
 from towline.controller.seen import Observed, PodSeen
 from towline.controller.story import ON_PURPOSE
 from towline.naming import sandbox_name
@@ -115,7 +115,7 @@ def _not_kept(seen: Observed) -> str:
 
 def _starting(seen: Observed, name: str) -> Said:
     pod = next((each for each in seen.sandboxes if each.name == name), None)
-    trouble = pod.trouble if pod is not None else seen.sandbox_trouble
+    trouble = trouble_of(pod, seen.facts) if pod is not None else seen.sandbox_trouble
     if trouble is not None:
         return Said("False", trouble.reason, trouble.message)
     if not seen.policies_in_force:

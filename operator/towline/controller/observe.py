@@ -168,7 +168,7 @@ def facts_of(spec: bytes) -> Facts | None:
         stored = Snapshot.from_json(spec)
     except ValidationError:
         return None
-    price, keeps = stored.model.price, stored.sandbox.keeps_workspace
+    price, keeps, volume = stored.model.price, stored.sandbox.keeps_workspace, stored.sandbox.volume
     return Facts(
         digest="sha256:" + hashlib.sha256(spec).hexdigest(),
         backoff_limit=stored.backoff_limit,
@@ -177,6 +177,7 @@ def facts_of(spec: bytes) -> Facts | None:
         eager=stored.sandbox.policy == "Eager",
         sandbox_provider=stored.sandbox.provider,
         keeps_workspace=keeps,
+        storage_class=volume.storage_class_name if volume is not None else "",
         lacks_volume=stored.sandbox.class_name if stored.sandbox.retain == "Suspend" and not keeps else "",
         finish_after_seconds=stored.idle_policy.finish_after_seconds,
         has_price=any((price.input_micro_usd, price.output_micro_usd, price.cached_input_micro_usd)),

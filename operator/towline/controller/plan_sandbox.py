@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from towline.clock import moment
 from towline.controller.actions import CreateSandbox, MarkSandboxLost, MarkSandboxReady, Plan
 from towline.controller.plan_pods import delete
-from towline.controller.seen import REFUSALS, Observed, PodSeen
-from towline.kube.pod_status import Trouble
+from towline.controller.seen import REFUSALS, Facts, Observed, PodSeen
+from towline.kube.pod_status import VOLUME_NOT_BOUND, Trouble
 from towline.naming import sandbox_name
 from towline.sandbox.pod_state import GOING, GONE, POLICY_NOT_ENFORCED, endpoint, loss_of
 from towline.sandbox.provider import Loss
@@ -40,6 +40,15 @@ def wanted_generation(seen: Observed) -> int | None:
     return max(record.generation, 1) if wanted else None
 
 
+def trouble_of(pod: PodSeen, facts: Facts | None) -> Trouble | None:
+    """Why it does not start; of a volume that it waits for also who ought to give it one."""
+    trouble = pod.trouble
+    if trouble is None or trouble.reason != VOLUME_NOT_BOUND or facts is None:
+        return trouble
+    named = f"StorageClass {facts.storage_class}" if facts.storage_class else "the cluster's default StorageClass"
+    return Trouble(trouble.reason, f"{trouble.message} ({named})")
+
+
 def requested_at(seen: Observed, name: str) -> datetime:
     """When the operator first saw that it was wanted."""
     told = seen.run.status.get("sandbox") or {}
@@ -61,10 +70,8 @@ def _bring_up(seen: Observed, generation: int, made: Plan) -> str:
         return name
     deadline = since + timedelta(seconds=seen.facts.start_timeout_seconds)
     if seen.now >= deadline:
-        trouble = pod.trouble if pod is not None else _refused_before(seen)
-        reason = trouble.reason if trouble else "StartTimeout"
-        limit = f"not started within {seen.facts.start_timeout_seconds} s"
-        made.do(MarkSandboxLost(name, "Failed", reason, f"{limit}: {trouble.message}" if trouble else limit))
+        trouble = trouble_of(pod, seen.facts) if pod is not None else _refused_before(seen)
+        made.do(_timed_out(name, seen.facts.start_timeout_seconds, trouble, there=pod is not None))
         return ""
     made.later(deadline - seen.now)
     if pod is None and seen.policies_in_force:
@@ -85,6 +92,15 @@ def _watch_over(seen: Observed, name: str, made: Plan) -> str:
     else:
         return name
     return ""
+
+
+def _timed_out(name: str, seconds: int, trouble: Trouble | None, *, there: bool) -> MarkSandboxLost:
+    limit = f"not started within {seconds} s"
+    if trouble is not None:
+        return MarkSandboxLost(name, "Failed", trouble.reason, f"{limit}: {trouble.message}")
+    # A volume that cannot be mounted is one cause of those that only the kubelet's events tell.
+    hint = f"; the events of pod {name} say why" if there else ""
+    return MarkSandboxLost(name, "Failed", "StartTimeout", limit + hint)
 
 
 def _told(name: str, state: str, loss: Loss) -> MarkSandboxLost:

@@ -115,6 +115,8 @@ class Facts:
     has_price: bool
     keeps_workspace: bool = False
     """The workspace outlives the sandbox's pod."""
+    storage_class: str = ""
+    """Of the volume that keeps it; empty: the cluster's default."""
     lacks_volume: str = ""
     """The class that cannot keep the workspace of a run that asks for it."""
     finish_after_seconds: int | None = None

@@ -4,6 +4,7 @@ Read by the controller for harness and sandbox pods, and by the `pod` sandbox pr
 program ended, whatever phase a sidecar keeps the pod in; the pod itself tells why, when node or cluster ended it.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +23,10 @@ _CANNOT_START = (
     "ContainerCannotRun",
     "StartError",
 )
+VOLUME_NOT_BOUND = "VolumeNotBound"
+_ABOUT_VOLUMES = re.compile("persistent ?volume(?!'s node)|pvc|free storage", re.IGNORECASE)
+"""In the scheduler's words, which name no reason of their own for a claim that it cannot bind. One that is bound, to a
+volume of a node that is away, waits for that node."""
 
 Part = Mapping[str, Any]
 
@@ -75,7 +80,7 @@ def status_of_pod(pod: Part, container: str) -> PodStatus:
         running="running" in state,
         started=moment((state.get("running") or state.get("terminated") or {}).get("startedAt")),
         ended=_ended(status, state),
-        trouble=_trouble(status, state),
+        trouble=_trouble(status, state, _claims(pod)),
     )
 
 
@@ -114,7 +119,13 @@ def _failed_init(status: Part) -> Part | None:
     return None
 
 
-def _trouble(status: Part, state: Part) -> Trouble | None:
+def _claims(pod: Part) -> list[str]:
+    """Names of the PersistentVolumeClaims that it mounts."""
+    mounted = [each.get("persistentVolumeClaim") for each in (pod.get("spec") or {}).get("volumes") or ()]
+    return [each["claimName"] for each in mounted if each]
+
+
+def _trouble(status: Part, state: Part, claims: list[str]) -> Trouble | None:
     if status.get("phase") not in ("Pending", None):
         return None
     waits = [state.get("waiting")]
@@ -129,7 +140,10 @@ def _trouble(status: Part, state: Part) -> Trouble | None:
             return Trouble("ContainerFailed", f"{reason}: {message}"[:MAX_MESSAGE] if message else reason)
     for each in _conditions(status):
         if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("reason") == "Unschedulable":
-            return Trouble("Unschedulable", str(each.get("message") or "")[:MAX_MESSAGE])
+            message = str(each.get("message") or "")[:MAX_MESSAGE]
+            if claims and _ABOUT_VOLUMES.search(message):
+                return Trouble(VOLUME_NOT_BOUND, f"no volume for PersistentVolumeClaim {', '.join(claims)}: {message}")
+            return Trouble("Unschedulable", message)
     return None
 
 

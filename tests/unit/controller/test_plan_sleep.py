@@ -13,11 +13,12 @@ from towline.controller.actions import (
     Finish,
     Grant,
     MarkSandboxDeleted,
+    MarkSandboxLost,
     MarkSandboxSuspended,
     RaiseEpoch,
 )
 from towline.exit_codes import HarnessExit
-from towline.kube.pod_status import Ended
+from towline.kube.pod_status import Ended, Trouble
 from towline.naming import FINALIZER, harness_pod_name
 
 
@@ -293,3 +294,36 @@ def test_a_class_without_a_volume_cannot_keep_a_workspace_and_the_condition_says
     assert told["message"] == (
         "the workspace went with the pod: SandboxClass default has no workspace.volume to keep it in"
     )
+
+
+@pytest.mark.parametrize(
+    ("storage_class", "named"), [("fast", "StorageClass fast"), ("", "the cluster's default StorageClass")]
+)
+def test_a_claim_that_nobody_binds_is_told_with_its_storage_class_until_the_start_is_given_up(
+    storage_class: str, named: str
+) -> None:
+    world = working()
+    world.facts = replace(KEEPING, storage_class=storage_class)
+    world.wants()
+    world.settle()
+    world.pods[FIRST] = replace(world.pods[FIRST], trouble=Trouble("VolumeNotBound", "no volume for it"))
+    world.settle()
+    assert said(world, "SandboxReady") == ("False", "VolumeNotBound")
+    assert world.run.condition("SandboxReady")["message"] == f"no volume for it ({named})"
+    assert said(world, "Succeeded") == ("Unknown", "VolumeNotBound"), "which kubectl get shows beside the phase"
+
+    world.passes(60)
+
+    message = f"not started within 60 s: no volume for it ({named})"
+    assert actions(world)[0] == MarkSandboxLost(FIRST, "Failed", "VolumeNotBound", message)
+
+
+def test_what_only_the_kubelet_knows_is_asked_of_the_pods_events() -> None:
+    world = working()
+    world.wants()
+    world.settle()
+
+    world.passes(60)
+
+    message = f"not started within 60 s; the events of pod {FIRST} say why"
+    assert actions(world)[0] == MarkSandboxLost(FIRST, "Failed", "StartTimeout", message)

@@ -114,6 +114,34 @@ def test_why_a_pod_does_not_start(status: dict[str, Any], told: Trouble | None) 
     assert pod_seen(pod(**status)).trouble == told
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found",
+        "0/2 nodes are available: 1 node(s) didn't find available persistent volumes to bind",
+        "0/2 nodes are available: 1 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+    ],
+)
+def test_a_claim_without_a_volume_is_told_by_its_name(words: str) -> None:
+    waiting = pod("sandbox", phase="Pending", conditions=[UNSCHEDULABLE | {"message": words}])
+    mounted = {"volumes": [{"name": "tmp"}, {"name": "sandbox", "persistentVolumeClaim": {"claimName": "w-1"}}]}
+
+    assert pod_seen(waiting | {"spec": mounted}).trouble == Trouble(
+        "VolumeNotBound", f"no volume for PersistentVolumeClaim w-1: {words}"
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["0/2 nodes", "1 node(s) had untolerated taint(s), 1 node(s) didn't match PersistentVolume's node affinity"],
+)
+def test_a_pod_with_a_claim_may_lack_nothing_but_a_node(words: str) -> None:
+    waiting = pod("sandbox", phase="Pending", conditions=[UNSCHEDULABLE | {"message": words}])
+    mounted = {"volumes": [{"name": "sandbox", "persistentVolumeClaim": {"claimName": "w-1"}}]}
+
+    assert pod_seen(waiting | {"spec": mounted}).trouble == Trouble("Unschedulable", words)
+
+
 def test_the_kubelets_changing_words_about_an_image_are_one_trouble() -> None:
     waits = [{"reason": "ErrImagePull", "message": "not found"}, {"reason": "ImagePullBackOff", "message": "Back-off"}]
 
