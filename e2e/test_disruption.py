@@ -7,16 +7,15 @@ import json
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from functools import partial
 
 import pytest
 
 from e2e import probe
 from e2e.cluster import controlplane, hog
-from e2e.cluster.layout import ZONES, Cluster
-from e2e.cluster.shell import wait_until
-from e2e.installation import HARNESSES, SANDBOXES, SYSTEM, Installation
+from e2e.cluster.layout import Cluster
+from e2e.installation import HARNESSES, SANDBOXES, Installation
 from e2e.kubectl import Object
+from e2e.recovery import until_back
 from e2e.runs import Run, Team, assert_whole, call, say
 from towline.clock import utc_now
 from towline.naming import harness_pod_name, sandbox_name
@@ -181,36 +180,10 @@ def test_a_strangers_pod_with_the_name_of_our_sandbox_is_left_alone_and_the_next
 
 @pytest.fixture
 def back_again(cluster: Cluster, installation: Installation) -> Iterator[Cluster]:
-    """However the test ends, the API server runs after it, and whoever watches it works again.
-
-    Nodes that were silent count as NotReady for a while; scheduler, kubelets and policy engines ask again only every
-    30 s by then, so that the next pod would wait, or be there before its rules.
-    """
+    """However the test ends, the API server runs after it, and whoever watches it works again."""
     yield cluster
     controlplane.start_api_server(cluster)
-    since, kubectl = utc_now(), installation.kubectl
-
-    def heard() -> bool:
-        beats = [each["spec"]["renewTime"] for each in kubectl.items("leases", "kube-node-lease")]
-        serving = [*kubectl.items("nodes"), *kubectl.items("pods", "kube-system"), *kubectl.items("pods", SYSTEM)]
-        ended = ("Succeeded", "Failed")
-        return all(datetime.fromisoformat(beat) > since for beat in beats) and all(
-            is_ready(each) for each in serving if each["status"].get("phase") not in ended
-        )
-
-    def closed(zone: str) -> bool:
-        """A new pod there runs, and has its rules."""
-        api = [f"tcp,{cluster.api_service},443"]
-        return probe.from_pod(kubectl, SANDBOXES, zone, api, {"towline.dev/role": "sandbox"}, seconds=150) == []
-
-    wait_until("nodes and system are back", heard, 180)
-    for zone in ZONES:
-        wait_until(f"new pods on {zone} run and are closed", partial(closed, zone), 180)
-
-
-def is_ready(obj: Object) -> bool:
-    conditions = obj["status"].get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    until_back(cluster, installation)
 
 
 @pytest.mark.timeout(600)

@@ -59,42 +59,6 @@ def test_a_gateway_that_is_killed_in_a_call_is_replaced_and_the_call_runs_once(t
     assert_whole(run.events())
 
 
-def test_a_sandbox_that_is_deleted_in_a_call_is_told_of_and_the_next_call_gets_a_new_one(team: Team) -> None:
-    run = team.run("bereft", call("sleep 600"), call("echo anew"), say("done"))
-    run.until("SandboxReady", "True")
-    run.until_event("agent.tool_use")
-
-    kill(team.installation, SANDBOXES, run.sandbox())
-    run.wait()
-
-    assert run.outcome() == ("Succeeded", "Completed")
-    first, second = run.results()
-    assert first["outcome"] == "unknown"
-    assert second["outcome"] == "ok"
-    assert run.said()[1].splitlines()[-1] == "anew"
-    assert "new sandbox" in run.said()[1]
-    assert run.status["sandbox"]["name"].endswith("-2")
-    assert "sandbox.lost" in run.types()
-    assert_whole(run.events())
-
-
-def test_a_command_that_takes_all_memory_ends_and_the_run_goes_on(team: Team) -> None:
-    small = team.sandbox_class(provider="pod", resources={"memory": "64Mi"})
-    run = team.run(
-        "glutton",
-        call("python3 -c 'b = bytearray(1 << 30)'; echo ended with $?"),
-        call("echo alive"),
-        say("done"),
-        sandbox={"className": small},
-    ).wait()
-
-    assert run.outcome() == ("Succeeded", "Completed")
-    lost = [event.payload["reason"] for event in run.events() if event.type == "sandbox.lost"]
-    assert lost in ([], ["OOMKilled"])
-    assert lost or "ended with 137" in run.said()[0]
-    assert run.said()[1] == "alive\n"
-
-
 def test_an_image_that_cannot_be_pulled_is_named_and_ends_the_call(team: Team) -> None:
     missing = team.sandbox_class(provider="pod", image="localhost/no-such-image:1", startTimeoutSeconds=8)
     run = team.run("imageless", call("true"), say("gave up"), sandbox={"className": missing})

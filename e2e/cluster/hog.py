@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import cgroups
+from e2e.cluster import containers
 from e2e.cluster.layout import Cluster
 
 ALLOCATE = """
@@ -26,11 +26,7 @@ AT_MOST_SECONDS = 30
 
 def out_of_memory(cluster: Cluster, pod: dict[str, Any]) -> None:
     """Returns when the kernel has ended the pod's one container; it must have a memory limit."""
-    (container,) = pod["status"]["containerStatuses"]
-    name = container["containerID"].removeprefix("containerd://")
-    tree = (cgroups.ROOT if cgroups.V2 else cgroups.ROOT / "memory") / cluster.tag
-    (procs,) = tree.glob(f"*/kubepods/*/pod{pod['metadata']['uid']}/{name}/cgroup.procs")
-    allocate(procs)
+    allocate(containers.procs(cluster, pod))
 
 
 def allocate(procs: Path) -> None:

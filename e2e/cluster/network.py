@@ -40,6 +40,15 @@ def connect(cluster: Cluster, node: Node, holder: int) -> None:
     run("ip", "route", "add", node.pods, "via", node.ip)
 
 
+def unplug(node: Node) -> None:
+    """Nothing passes any more, either way; what runs in the node runs on."""
+    run("ip", "link", "set", node.link, "down")
+
+
+def plug(node: Node) -> None:
+    run("ip", "link", "set", node.link, "up")
+
+
 def remove(cluster: Cluster) -> None:
     for link in (*(node.link for node in cluster.nodes), cluster.bridge):
         run("ip", "link", "delete", link, check=False)
