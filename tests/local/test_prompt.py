@@ -74,8 +74,10 @@ def test_a_prompt_for_a_run_that_has_ended_is_refused(towline: Towline) -> None:
     prompted = towline("prompt", "demo", "Too late.")
 
     assert prompted.code == 1
-    assert prompted.err.startswith("towline: the run demo (")
-    assert prompted.err.endswith("has ended: run.completed\n")
+    ended, hint = prompted.err.splitlines()
+    assert ended.startswith("towline: the run demo (")
+    assert ended.endswith("has ended: run.completed")
+    assert "spec.continueFrom" in hint
 
 
 def test_a_run_at_work_is_meant_before_an_older_one_that_has_ended(towline: Towline) -> None:

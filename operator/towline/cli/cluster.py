@@ -5,6 +5,8 @@ to a cluster is imported when it is needed: a laptop has none.
 """
 
 import argparse
+import asyncio
+import sys
 from base64 import b64decode
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from towline.api.conditions import TERMINAL_PHASES
 from towline.api.fields import nearest
+from towline.cli.sanitize import one_line
 from towline.cli.store_option import at_home
 from towline.errors import Invalid, TowlineError
 from towline.events.event import RunRef
@@ -25,6 +28,10 @@ from towline.settings import LocalSettings
 if TYPE_CHECKING:
     from towline.kube.client import Kube
 
+GOES_ON = ("Running", "Starting", "Waking", "Restarting", "PromptAwaited", "Cancelling")
+"""Reasons of Succeeded while a run goes on by itself, or with the next prompt."""
+LOOK_AGAIN_SECONDS = 1.0
+MAX_NOTE_CHARACTERS = 400
 SHORTEST_PREFIX = 4  # of a uid, as for kept runs
 SYSTEM_NAMESPACE = "towline-system"
 OPTIONS = ("kubeconfig", "context", "namespace", "redis_url", "system_namespace")
@@ -132,19 +139,52 @@ async def cancel(where: Place, wanted: str, reason: str) -> tuple[str, str]:
         return run.name, ""
 
 
+def standstill(run: Object) -> str:
+    """What keeps a run from going on, in the words that `kubectl get` and `describe` show; "" when nothing does."""
+    status = run.get("status") or {}
+    told = next((each for each in status.get("conditions") or () if each["type"] == "Succeeded"), None)
+    if told is None:
+        return "not seen by an operator yet"
+    if told["status"] != "Unknown" or told["reason"] in GOES_ON:
+        return ""
+    said = f"{status['phase']}, {told['reason']}"
+    return f"{said}: {told['message']}" if told.get("message") else said
+
+
 @asynccontextmanager
-async def found(where: Place, wanted: str) -> AsyncIterator[tuple[Store, RunRef]]:
-    """A run, and the store that has its events."""
+async def found(where: Place, wanted: str, *, patient: bool = False) -> AsyncIterator[tuple[Store, RunRef, str]]:
+    """A run, the store that has its events, and what keeps it from going on.
+
+    One without events is an error; with `patient` it is said to be waited for, and waited for.
+    """
     async with api(where) as (kube, namespace):
-        run = find(await runs(kube, namespace), namespace, wanted)
+        known = await runs(kube, namespace)
+        run = find(known, namespace, wanted)
         async with _store_url(where, kube) as url:
             store = Store.connect(url)
             try:
-                if (await EventLog(store, run).state()).absent:
-                    raise Invalid(f"the event store has nothing of run {run.name} ({run.uid})")
-                yield store, run
+                said = ""
+                while (await EventLog(store, run).state()).absent:
+                    obj = next(each for each in known if each["metadata"]["uid"] == run.uid)
+                    why = _without_events(run, obj)
+                    if not patient or (obj.get("status") or {}).get("phase") in TERMINAL_PHASES:
+                        raise Invalid(why)
+                    if why != said:
+                        print(f"towline: {one_line(why, MAX_NOTE_CHARACTERS)}", file=sys.stderr)
+                    said = why
+                    await asyncio.sleep(LOOK_AGAIN_SECONDS)
+                    known = await runs(kube, namespace)
+                    run = find(known, namespace, run.uid)
+                yield store, run, standstill(next(each for each in known if each["metadata"]["uid"] == run.uid))
             finally:
                 await store.aclose()
+
+
+def _without_events(run: RunRef, obj: Object) -> str:
+    if (obj.get("status") or {}).get("phase") in TERMINAL_PHASES:
+        return f"the event store has nothing of run {run.name} ({run.uid}) any more"
+    why = standstill(obj)
+    return f"run {run.name} has no events yet" + (f" ({why})" if why else "")
 
 
 @asynccontextmanager

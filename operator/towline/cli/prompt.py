@@ -6,8 +6,8 @@ import sys
 import uuid
 
 from towline import inbox
-from towline.cli import exits
-from towline.cli.sanitize import printable
+from towline.cli import cluster, exits
+from towline.cli.sanitize import one_line, printable
 from towline.cli.target import Target, add_place_options, add_run_argument, target, through_changes
 from towline.errors import Invalid, LogClosed
 from towline.events.event import RunRef
@@ -93,7 +93,12 @@ async def _prompt(arguments: argparse.Namespace, settings: LocalSettings, text: 
         try:
             posted = await _post(found, text, arguments)
         except LogClosed as fault:
-            return say_ended(found.run, fault)
+            code = say_ended(found.run, fault)
+            print("towline: a new run with spec.continueFrom goes on from its history", file=sys.stderr)
+            return code
+        if found.standstill:
+            why = one_line(found.standstill, cluster.MAX_NOTE_CHARACTERS)
+            print(f"towline: the run takes prompts once it goes on ({why})", file=sys.stderr)
         if not arguments.wait:
             print(f"prompt {posted.number} is in the inbox of {found.run.name}")
             return exits.OK

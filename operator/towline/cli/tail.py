@@ -55,7 +55,7 @@ async def tail(arguments: argparse.Namespace, settings: LocalSettings) -> int:
 
 
 async def _show(arguments: argparse.Namespace, settings: LocalSettings, counted: "Counted") -> None:
-    async with target(arguments, settings, verb="tail") as found:
+    async with target(arguments, settings, verb="tail", patient=arguments.follow) as found:
         store, run = found.store, found.run
         arguments.run = run.uid  # the same run, should the store be opened anew
         if not arguments.follow:

@@ -31,6 +31,8 @@ class Target:
     store: Store
     run: RunRef
     here: Here | None = None
+    standstill: str = ""
+    """What keeps a run of a cluster from going on, if anything does."""
 
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
@@ -60,13 +62,16 @@ def prompt_command(run: str, arguments: argparse.Namespace) -> str:
 
 @asynccontextmanager
 async def target(
-    arguments: argparse.Namespace, settings: LocalSettings, *, verb: str, alive: bool = False
+    arguments: argparse.Namespace, settings: LocalSettings, *, verb: str, alive: bool = False, patient: bool = False
 ) -> AsyncIterator[Target]:
-    """The run that `arguments.run` names; `alive`: rather one that is at work. Raises Invalid when there is none."""
+    """The run that `arguments.run` names. Raises Invalid when there is none.
+
+    `alive`: rather one that is at work. `patient`: its first event may be to come.
+    """
     where = cluster.place(arguments, settings)
     if where is not None:
-        async with cluster.found(where, arguments.run) as (store, run):
-            yield Target(store, run)
+        async with cluster.found(where, arguments.run, patient=patient) as (store, run, standstill):
+            yield Target(store, run, standstill=standstill)
         return
     path, unkept = store_path(arguments, settings), arguments.store is None
     async with run_here(path, arguments.run, verb=verb, unkept=unkept, alive=alive) as here:

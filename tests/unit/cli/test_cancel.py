@@ -1,61 +1,20 @@
 """`towline cancel` on a cluster: one patch of one switch, in the CLI's own name; a small real API server answers."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from aiohttp import web
 
+from tests.unit.cli.cluster_api import PATH, Api, serving
 from towline.cli.__main__ import parser
 from towline.settings import LocalSettings
-
-PATH = "/apis/towline.dev/v1alpha1/namespaces/team/agentruns"
-
-
-class Api:
-    """Lists the runs it was given, and keeps the patches."""
-
-    def __init__(self) -> None:
-        self.runs: list[dict[str, Any]] = []
-        self.patches: list[tuple[str, str, Any]] = []
-
-    async def list(self, request: web.Request) -> web.Response:
-        return web.json_response({"metadata": {}, "items": self.runs})
-
-    async def patch(self, request: web.Request) -> web.Response:
-        self.patches.append((request.path, request.query["fieldManager"], await request.json()))
-        return web.json_response(self.runs[0])
-
-    def has(self, name: str, phase: str) -> None:
-        metadata = {"name": name, "uid": "u-1", "creationTimestamp": "2026-01-01T00:00:00Z"}
-        self.runs.append({"metadata": metadata, "status": {"phase": phase}})
 
 
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    api = Api()
-    app = web.Application()
-    app.router.add_get(PATH, api.list)
-    app.router.add_patch(PATH + "/{name}", api.patch)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team"}}
-    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{runner.addresses[0][1]}"}}
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [context],
-        "clusters": [cluster],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-    }
-    tmp_path.joinpath("config").write_text(json.dumps(config))
-    yield api
-    await runner.cleanup()
+    async with serving(tmp_path) as api:
+        yield api
 
 
 async def cancel(folder: Path, *words: str) -> int:
