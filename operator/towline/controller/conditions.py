@@ -51,7 +51,8 @@ def accepted(seen: Observed) -> Said:
 
 def harness_ready(seen: Observed, ended: Outcome | None) -> Said:
     pod = seen.harness
-    if ended is not None or seen.run.deleting_since is not None or (seen.run.suspend and not _acts(pod)):
+    going = seen.run.suspend and (not _acts(pod) or (pod is not None and pod.deleting))
+    if ended is not None or seen.run.deleting_since is not None or going:
         return Said("False", "Released")
     if pod is not None and pod.alive and not pod.deleting:
         if pod.running:
@@ -67,13 +68,14 @@ def harness_ready(seen: Observed, ended: Outcome | None) -> Said:
         return Said("False", seen.harness_trouble.reason, seen.harness_trouble.message)
     if pod is not None and pod.ended is not None:
         return Said("False", "Restarting", f"the last harness ended with {pod.ended}")
-    if pod is not None or seen.run.pod_uid or seen.run.epoch > 1:
-        return Said("False", "Restarting")
-    return Said("False", "Starting")
+    if pod is None and seen.run.pod_uid:  # before the next epoch is granted
+        put_away = seen.run.condition("HarnessReady").get("reason") in (plan_sleep.ASLEEP, "Released")
+        return Said("False", "Waking" if put_away else "Restarting")
+    return Said("False", "Restarting" if pod is not None else _on_its_way(seen))
 
 
 def _on_its_way(seen: Observed) -> str:
-    """The pod of a run's first harness starts it; a later one wakes it, or takes over."""
+    """The harness of a run's first epoch starts it; a later one wakes it, or takes over."""
     if seen.run.epoch <= 1:
         return "Starting"
     before = [each.get("reason") for each in seen.run.status.get("attempts") or ()]
@@ -149,7 +151,9 @@ def succeeded(seen: Observed, ended: Outcome | None, others: Mapping[Type, Said]
     asked = seen.store is not None and seen.store.state.cancel is not None
     if seen.run.cancel or seen.run.deleting_since is not None or asked:
         return Said("Unknown", "Cancelling", seen.run.cancel_reason)
-    waits = next((said for kind, said in others.items() if _holds_up(kind, said)), None)
+    first = (Type.ACCEPTED, Type.SUSPENDED)  # of a suspended run the rest is no matter: no prompt wakes it
+    inquired = {kind: others[kind] for kind in (*first, *others)}
+    waits = next((said for kind, said in inquired.items() if _holds_up(kind, said)), None)
     return Said("Unknown", waits.reason, waits.message) if waits is not None else Said("Unknown", "Running")
 
 

@@ -17,6 +17,7 @@ from towline.controller.actions import (
     MarkSandboxSuspended,
     RaiseEpoch,
 )
+from towline.controller.status import status_of
 from towline.exit_codes import HarnessExit
 from towline.kube.pod_status import Ended, Trouble
 from towline.naming import FINALIZER, harness_pod_name
@@ -78,6 +79,26 @@ def test_a_prompt_wakes_it_at_once_and_that_is_no_loss() -> None:
     assert world.run.status["phase"] == "InputRequired"
     assert world.run.crashes == 0
     assert {each["reason"] for each in world.run.status["attempts"]} == {"Asleep"}
+
+
+def test_at_no_moment_is_a_waking_run_said_to_restart() -> None:
+    world = asleep()
+    world.passes(11)
+    world.settle()
+    world.is_prompted()
+    told = [reason_of(world)]
+    world.reconcile(dies_before=1)  # granted, and no pod yet
+    told.append(reason_of(world))
+    world.settle()
+    told.append(reason_of(world))
+
+    assert told == [("False", "Waking")] * 3
+
+
+def reason_of(world: World) -> tuple[str, str]:
+    """Of HarnessReady, as it would be written now."""
+    status = status_of(world.seen())
+    return next((each["status"], each["reason"]) for each in status["conditions"] if each["type"] == "HarnessReady")
 
 
 def test_a_prompt_that_comes_while_the_harness_falls_asleep_is_not_slept_through() -> None:
@@ -177,6 +198,28 @@ def test_a_run_that_was_suspended_while_it_waited_goes_on_waiting() -> None:
     assert world.run.status["phase"] == "InputRequired"
     assert said(world, "Suspended") == ("False", "NotSuspended")
     assert world.pods == {}
+
+
+def test_a_suspended_run_says_so_first_whatever_else_it_waits_for() -> None:
+    """`kubectl get` shows the reason beside the phase: no prompt wakes a suspended run."""
+    world = working()
+    world.waits()
+    world.settle()
+    world.set(suspend=True)
+    world.reconcile()
+    assert said(world, "HarnessReady") == ("False", "Released"), "its pod is going, and nothing follows"
+    assert said(world, "Succeeded") == ("Unknown", "UserRequested")
+
+    world.passes(20)
+    world.settle()
+
+    assert world.run.status["phase"] == "Suspended"
+    assert said(world, "InputRequired") == ("True", "PromptAwaited")
+    assert said(world, "Succeeded") == ("Unknown", "UserRequested")
+
+    world.is_prompted()
+    world.set(suspend=False)
+    assert reason_of(world) == ("False", "Waking")
 
 
 def test_sleep_does_not_count_towards_the_deadline() -> None:
