@@ -1,12 +1,13 @@
 """The `towline` command on a cluster: finds runs by the API, and reads the event store through a port-forward."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from e2e.cluster.shell import Failed
 from e2e.installation import Installation
-from e2e.runs import Team, Towline, call, say
+from e2e.runs import API, Run, Team, Towline, call, say
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,6 +29,23 @@ def test_tail_follows_a_run_to_its_end(team: Team, towline: Towline) -> None:
 
     assert [json.loads(line)["seq"] for line in lines] == list(range(1, len(lines) + 1))
     assert json.loads(lines[-1])["type"] == "run.completed"
+
+
+def test_a_follower_waits_with_a_run_that_cannot_begin_yet(team: Team, towline: Towline) -> None:
+    kubectl, run = team.installation.kubectl, Run(team, "early")
+    spec = {"prompt": "go", "templateRef": {"name": "later"}}
+    early = {"apiVersion": API, "kind": "AgentRun", "metadata": {"name": "early"}, "spec": spec}
+    kubectl.apply(early, namespace=team.namespace)
+    run.until("Accepted", "False", "TemplateNotFound")
+    with pytest.raises(Failed, match=r"run early has no events yet \(Pending, TemplateNotFound"):
+        towline("tail", "early")
+
+    with ThreadPoolExecutor(1) as beside:
+        follower = beside.submit(towline, "tail", "early", "--follow", "--json")
+        kubectl.apply(*team.kinds("later", say("done"), tools=()), namespace=team.namespace)
+        run.wait()
+
+    assert follower.result().encode() == b"".join(event.line() + b"\n" for event in run.events())
 
 
 def test_the_store_may_be_given_by_its_url(installation: Installation, team: Team, towline: Towline) -> None:

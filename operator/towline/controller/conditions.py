@@ -131,7 +131,10 @@ def input_required(seen: Observed, ended: Outcome | None) -> Said:
     if seen.store is None:
         old = seen.run.condition("InputRequired")
         return Said(old["status"], old["reason"], old["message"]) if old else Said("False", "NotRequired")
-    return Said("True", "PromptAwaited") if seen.awaits_prompt else Said("False", "NotRequired")
+    if not seen.awaits_prompt:
+        return Said("False", "NotRequired")
+    how = f'towline prompt -n {seen.run.namespace} {seen.run.name} "…"'
+    return Said("True", "PromptAwaited", f"the run has answered and waits for the next prompt: {how}")
 
 
 def suspended(seen: Observed, ended: Outcome | None) -> Said:

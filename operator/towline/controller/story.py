@@ -99,7 +99,7 @@ def _named(reason: str) -> str:
 
 def _input_required(now: _Change) -> Iterator[Announcement]:
     if now.status == "True":
-        yield Announcement(now.reason, now.message or "The run has answered and waits for the next prompt")
+        yield Announcement(now.reason, now.message[:1].upper() + now.message[1:] or "The run waits for a person")
 
 
 def _suspended(now: _Change) -> Iterator[Announcement]:

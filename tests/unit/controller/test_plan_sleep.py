@@ -46,6 +46,7 @@ def test_a_sleeping_run_has_no_pod_and_waits_for_a_person() -> None:
     assert world.run.status["phase"] == "InputRequired"
     assert said(world, "HarnessReady") == ("False", "Asleep")
     assert said(world, "InputRequired") == ("True", "PromptAwaited")
+    assert world.run.condition("InputRequired")["message"].endswith('next prompt: towline prompt -n team hello "…"')
     assert said(world, "SandboxReady") == ("False", "Released")
     assert (world.run.crashes, world.plan().actions, world.plan().look_again) == (0, [], None)
 
