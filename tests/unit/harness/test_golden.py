@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from towline.api.snapshot import Snapshot
+from towline.api.snapshot import Model, Snapshot
 from towline.events.event import Event, RunRef, to_json
 from towline.harness.fold import fold
 from towline.harness.loop import Ending, run_turns
@@ -28,6 +28,12 @@ def recorded() -> list[Event]:
 
 EVENTS = recorded()
 SNAPSHOT = Snapshot.from_json((FOLDER / "snapshot-0.1.json").read_bytes())
+
+
+def without_pauses(model: Model) -> Model:
+    """The model as recorded, but for the pauses that make its demo look alive: two seconds a run."""
+    script = tuple(step.model_copy(update={"chunk_milliseconds": 0}) for step in model.script)
+    return model.model_copy(update={"script": script})
 
 
 def test_its_lines_are_written_as_they_were():
@@ -53,7 +59,7 @@ def test_its_history_is_what_it_was():
 async def test_wherever_it_was_cut_it_goes_on_to_the_same_end(length):
     sink = MemorySink(EVENTS[:length])
     tools = {name: lambda **arguments: "done" for name in SNAPSHOT.tools}
-    all_ports, _, _ = ports(Scripted(SNAPSHOT.model), sink, first_id=1000, **tools)
+    all_ports, _, _ = ports(Scripted(without_pauses(SNAPSHOT.model)), sink, first_id=1000, **tools)
     history = fold(sink.events)
 
     assert await run_turns(all_ports, SNAPSHOT, history) is Ending.FINISHED
