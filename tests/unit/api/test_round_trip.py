@@ -29,7 +29,7 @@ specs = some.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(name=names, spec=specs)
 def test_a_run_written_as_yaml_reads_back_the_same(name: str, spec: dict[str, object]) -> None:
     run = AgentRun.from_wire({"metadata": {"name": name}, "spec": spec})

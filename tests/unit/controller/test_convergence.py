@@ -79,7 +79,7 @@ def calm(world: World) -> None:
 
 
 @given(stories, st.booleans())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_it_comes_to_rest(story: list[str], keeps_workspace: bool) -> None:
     world = told(story, replace(FACTS, keeps_workspace=keeps_workspace))
 
@@ -115,7 +115,7 @@ def test_it_comes_to_rest(story: list[str], keeps_workspace: bool) -> None:
 
 
 @given(stories)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_pod_is_ever_made_twice_for_an_epoch_that_has_had_one(story: list[str]) -> None:
     world = told(story)
 
@@ -128,7 +128,7 @@ def test_no_pod_is_ever_made_twice_for_an_epoch_that_has_had_one(story: list[str
 
 
 @given(stories)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_cancelled_run_ends(story: list[str]) -> None:
     world = told(story)
     if not world.exists:
@@ -141,7 +141,7 @@ def test_a_cancelled_run_ends(story: list[str]) -> None:
 
 
 @given(stories, st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_deleted_run_goes_even_without_the_store(story: list[str], store_away: bool) -> None:
     world = told(story)
     if world.exists:

@@ -87,7 +87,7 @@ def openai_sdk(raw):
             return stream.get_final_completion()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(STEPS)
 def test_an_anthropic_stream_means_what_the_sdk_says_it_means(step):
     raw = anthropic_stream(*anthropic_events(answer(step)))
@@ -111,7 +111,7 @@ def test_an_anthropic_stream_means_what_the_sdk_says_it_means(step):
     assert "".join(delta.text for delta in deltas if isinstance(delta, ThinkingDelta)) == step.thinking
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(STEPS)
 def test_an_openai_stream_means_what_the_sdk_says_it_means(step):
     raw = openai_stream(*openai_chunks(answer(step), usage=True))

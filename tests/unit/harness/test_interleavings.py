@@ -122,7 +122,7 @@ posts = st.dictionaries(moments, st.lists(deliveries, min_size=1, max_size=3), m
 deaths = st.frozensets(moments, max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(posts, deaths, st.sampled_from([ROOMY, TIGHT]))
 def test_every_prompt_is_taken_once_and_every_request_is_valid(posts, deaths, model):
     world = World(dict(posts), deaths)
@@ -143,7 +143,7 @@ def test_every_prompt_is_taken_once_and_every_request_is_valid(posts, deaths, mo
     assert begun == ended
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(moments, max_size=4), deaths, st.sampled_from([ROOMY, TIGHT]))
 def test_a_run_that_died_says_what_one_that_lived_says(queued, deaths, model):
     """With prompts that wait their turn, so that the moment they come at changes nothing."""
@@ -160,7 +160,7 @@ def test_a_run_that_died_says_what_one_that_lived_says(queued, deaths, model):
     assert conversation(deaths) == conversation(frozenset())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(posts, deaths)
 def test_an_interactive_run_falls_asleep_with_every_prompt_answered(posts, deaths):
     world = World(dict(posts), deaths)
