@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+UV = Path(sys.executable).parent / "uv"
 
 ROLES = {
     "": ["towline.events.follow", "towline.events.groups", "towline.inbox"],
@@ -28,19 +29,42 @@ def test_every_extra_is_tried():
     assert set(ROLES) == {"", *extras} - {"dev"}
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    built = subprocess.run(
+        [
+            UV,
+            "build",
+            "--quiet",
+            "--wheel",
+            "--no-build-isolation",
+            "--python",
+            sys.executable,
+            "--out-dir",
+            folder,
+            ROOT,
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    [path] = folder.glob("*.whl")
+    return path
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("extra", ROLES)
-def test_a_role_imports_with_its_extra_alone(extra: str, tmp_path: Path):
+def test_a_role_imports_with_its_extra_alone(extra: str, wheel: Path, tmp_path: Path):
     venv.create(tmp_path, with_pip=False, symlinks=True)
-    uv = Path(sys.executable).parent / "uv"
     python = tmp_path / "bin" / "python"
-    name = f"towline[{extra}] @ {ROOT.as_uri()}" if extra else f"towline @ {ROOT.as_uri()}"
+    name = f"towline[{extra}] @ {wheel.as_uri()}" if extra else f"towline @ {wheel.as_uri()}"
     constraints = tmp_path / "constraints.txt"
     lock = (ROOT / "requirements.lock").read_text().splitlines()
     constraints.write_text("\n".join(line.rstrip(" \\") for line in lock if line and not line.startswith((" ", "#"))))
 
     installed = subprocess.run(
-        [uv, "pip", "install", "--quiet", "--python", python, "--constraint", constraints, name],
+        [UV, "pip", "install", "--quiet", "--python", python, "--constraint", constraints, name],
         capture_output=True,
         text=True,
     )
