@@ -2,66 +2,26 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from tests.unit.controller.world import FACTS, NOW, UID, World
+from tests.unit.controller.world import FACTS, NEXT, NOW, POD, UID, World, actions, kinds, with_sandbox, working
 from towline.controller import plan as planning
-from towline.controller import plan_end
 from towline.controller.actions import (
-    Action,
     AddFinalizer,
     CreateHarness,
-    CreateSandbox,
     DeletePod,
-    DeleteRun,
-    DeleteWorkspace,
-    ExpireHistory,
     Finish,
     Grant,
     MarkSandboxDeleted,
-    MarkSandboxLost,
-    MarkSandboxReady,
     RaiseEpoch,
     RequestCancel,
-    Settle,
     StoreSnapshot,
 )
 from towline.controller.plan import plan
 from towline.controller.plan_pods import OVERDUE
 from towline.kube.pod_status import Ended, Trouble
-from towline.naming import FINALIZER, harness_pod_name, sandbox_name
-
-POD, NEXT = harness_pod_name(UID, 1), harness_pod_name(UID, 2)
-FIRST, SECOND = sandbox_name(UID, 1), sandbox_name(UID, 2)
-
-
-def working() -> World:
-    """A run whose first harness runs; nothing is due."""
-    world = World()
-    world.settle()
-    world.starts(POD)
-    world.settle()
-    return world
-
-
-def with_sandbox() -> World:
-    """…and whose first sandbox is ready."""
-    world = working()
-    world.wants()
-    world.settle()
-    world.starts(FIRST)
-    world.settle()
-    return world
-
-
-def actions(world: World) -> list[Action]:
-    return world.plan().actions
-
-
-def kinds(world: World) -> list[type[Action]]:
-    return [type(action) for action in actions(world)]
+from towline.naming import harness_pod_name
 
 
 def test_a_new_run_is_stored_granted_fenced_and_started_in_this_order() -> None:
@@ -268,7 +228,7 @@ def test_a_status_older_than_the_store_is_overtaken_and_not_repeated() -> None:
     assert actions(world)[0] == Grant(8)
 
 
-# -- ends ------------------------------------------------------------------------------------------------------------
+# -- cancel and deadline ---------------------------------------------------------------------------------------------
 
 
 def test_cancel_is_asked_for_then_waited_for_then_enforced_then_recorded() -> None:
@@ -338,111 +298,6 @@ def test_an_outcome_beats_every_wish() -> None:
     assert world.run.status["phase"] == "Succeeded"
 
 
-def test_the_pods_of_a_finished_run_go_and_then_the_finalizer() -> None:
-    world = with_sandbox()
-    world.completes()
-    assert actions(world) == [
-        MarkSandboxDeleted(FIRST),
-        DeletePod(FIRST, world.pods[FIRST].uid, harness=False),
-    ], "the harness may end by itself, and the gateway dials nothing that is going"
-    world.reconcile()
-    world.ends(POD, 0, "Completed")
-    world.passes(11)
-
-    assert actions(world) == [DeletePod(POD, world.pods[POD].uid, harness=True), Settle(_settled(world))]
-
-
-def _settled(world: World, due: str | None = None) -> dict[str, str | None]:
-    return {"towline.dev/delete-after": due, "towline.dev/settled-generation": str(world.run.generation)}
-
-
-def test_a_kept_pod_holds_up_neither_the_finalizer_nor_itself() -> None:
-    world = working()
-    world.retention = timedelta(minutes=5)
-    world.completes()
-    world.ends(POD, 0, "Completed")
-    world.settle()
-    assert FINALIZER not in world.run.finalizers
-    assert world.plan().look_again == timedelta(minutes=5)
-
-    world.passes(300)
-
-    assert actions(world) == [DeletePod(POD, world.pods[POD].uid, harness=True)]
-
-
-def test_a_time_to_live_is_noted_and_kept() -> None:
-    world = working()
-    world.set(ttl_seconds=60)
-    world.completes()
-    world.ends(POD, 0)
-    world.settle()
-    assert world.run.annotations["towline.dev/delete-after"] == "2026-11-29T12:01:00Z"
-
-    world.passes(60)
-
-    assert actions(world) == [DeleteRun(NOW + timedelta(seconds=60))]
-
-
-def test_a_finished_run_whose_time_to_live_changed_is_settled_anew() -> None:
-    world = working()
-    world.completes()
-    world.ends(POD, 0)
-    world.settle()
-
-    world.set(ttl_seconds=3600)
-
-    assert actions(world) == [Settle(_settled(world, "2026-11-29T13:00:00Z"))]
-
-
-# -- deletion --------------------------------------------------------------------------------------------------------
-
-
-def test_deleting_cancels_then_removes_then_lets_go() -> None:
-    world = with_sandbox()
-    world.delete()
-    assert actions(world) == [
-        RequestCancel("Deleted"),
-        DeletePod(POD, world.pods[POD].uid, harness=True),
-        DeletePod(FIRST, world.pods[FIRST].uid, harness=False),
-    ]
-    world.reconcile()
-    world.passes(11)
-
-    assert actions(world) == [Finish(2, "Cancelled", "Deleted"), ExpireHistory(), Settle()]
-
-
-def test_deleting_without_the_store_waits_a_while_and_no_longer() -> None:
-    world = working()
-    world.store_away = True
-    world.delete()
-    world.reconcile()
-    world.passes(11)
-    assert actions(world) == []
-
-    world.passes(20)
-
-    assert actions(world) == [DeleteWorkspace(), Settle()], "nobody can say now whether it had one"
-
-
-def test_a_pod_that_even_force_does_not_remove_is_let_go() -> None:
-    world = working()
-    world.delete()
-    world.pods[POD] = replace(world.pods[POD], deadline=NOW, forced=True)
-    world.now = NOW + OVERDUE + plan_end.LET_GO - timedelta(seconds=1)
-    assert Settle() not in actions(world)
-
-    world.now += timedelta(seconds=1)
-
-    assert Settle() in actions(world)
-
-
-def test_a_run_without_our_finalizer_is_not_ours_to_hold() -> None:
-    world = World()
-    world.run = replace(world.run, deleting_since=NOW)
-
-    assert actions(world) == []
-
-
 def test_a_history_that_is_gone_ends_the_run_but_not_in_the_first_moment() -> None:
     world = working()
     world.stored, world.state, world.last = False, type(world.state)(), None
@@ -453,97 +308,6 @@ def test_a_history_that_is_gone_ends_the_run_but_not_in_the_first_moment() -> No
 
     assert [type(action) for action in plan(lost).actions] == []
     assert plan(lost).look_again is not None
-
-
-# -- sandboxes -------------------------------------------------------------------------------------------------------
-
-
-def test_no_sandbox_is_made_before_a_call_wants_one() -> None:
-    world = working()
-    assert actions(world) == []
-
-    world.wants()
-
-    assert actions(world) == [CreateSandbox(1)]
-
-
-def test_an_eager_run_gets_one_at_once_and_only_one() -> None:
-    world = World(facts=replace(FACTS, eager=True))
-    world.settle()
-
-    assert FIRST in world.pods
-    assert actions(world) == []
-
-
-def test_a_sandbox_with_an_address_is_told() -> None:
-    world = working()
-    world.wants()
-    world.settle()
-    world.passes(1.5)
-    world.starts(FIRST, "fd00::7")
-
-    assert actions(world) == [MarkSandboxReady(FIRST, 1, "http://[fd00::7]:8080", 1500)]
-
-
-SANDBOX_ENDS: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
-    "out of memory": ({"code": 137, "reason": "OOMKilled"}, ("Lost", "OOMKilled")),
-    "evicted": ({"code": 137, "reason": "Evicted", "disruption": True}, ("Lost", "Evicted")),
-    "an open destination": ({"code": 78, "reason": "Error"}, ("Failed", "PolicyNotEnforced")),
-}
-
-
-@pytest.mark.parametrize(("end", "told"), SANDBOX_ENDS.values(), ids=SANDBOX_ENDS)
-def test_the_end_of_a_sandbox_is_told_with_its_reason(end: dict[str, Any], told: tuple[str, str]) -> None:
-    world = with_sandbox()
-    world.ends(FIRST, **end)
-
-    marked, removed = actions(world)
-
-    assert isinstance(marked, MarkSandboxLost)
-    assert (marked.state, marked.reason) == told
-    assert removed == DeletePod(FIRST, world.pods[FIRST].uid, harness=False)
-
-
-def test_a_sandbox_that_is_being_deleted_takes_no_new_call() -> None:
-    world = with_sandbox()
-    world.pods[FIRST] = replace(world.pods[FIRST], deadline=NOW)
-
-    (marked,) = actions(world)
-
-    assert isinstance(marked, MarkSandboxLost)
-    assert marked.reason == "Deleted"
-
-
-def test_a_sandbox_that_does_not_start_in_time_fails_with_the_reason() -> None:
-    world = working()
-    world.wants()
-    world.settle()
-    world.pods[FIRST] = replace(world.pods[FIRST], trouble=Trouble("Unschedulable", "0/2 nodes"))
-    world.settle()
-    assert world.plan().look_again == timedelta(seconds=60)
-
-    world.passes(60)
-
-    assert actions(world)[0] == MarkSandboxLost(FIRST, "Failed", "Unschedulable", "not started within 60 s: 0/2 nodes")
-
-
-def test_without_the_policies_no_sandbox_is_made() -> None:
-    world = working()
-    world.policies = False
-    world.wants()
-
-    assert actions(world) == []
-
-
-def test_a_sandbox_of_a_former_generation_is_removed() -> None:
-    world = with_sandbox()
-    world.ends(FIRST, 1)
-    world.settle()
-    world.wants()
-    world.settle()
-    world._make(FIRST, False, 1)
-
-    assert actions(world) == [DeletePod(FIRST, world.pods[FIRST].uid, harness=False)]
 
 
 def test_suspending_puts_both_pods_away_and_resuming_is_no_loss() -> None:
@@ -557,26 +321,6 @@ def test_suspending_puts_both_pods_away_and_resuming_is_no_loss() -> None:
     world.set(suspend=False)
 
     assert actions(world)[1:] == [RaiseEpoch(2), CreateHarness(2)]
-
-
-def test_a_pod_that_was_forced_out_is_not_forced_again() -> None:
-    world = working()
-    world.delete()
-    world.reconcile()
-    world.pods[POD] = replace(world.pods[POD], deadline=NOW, forced=True)
-    world.now = NOW + OVERDUE
-
-    assert not any(isinstance(action, DeletePod) for action in actions(world))
-
-
-def test_a_sandbox_that_is_being_deleted_before_it_was_told_is_not_told() -> None:
-    world = working()
-    world.wants()
-    world.settle()
-    world.starts(FIRST)
-    world.pods[FIRST] = replace(world.pods[FIRST], deadline=NOW)
-
-    assert actions(world) == []
 
 
 def test_a_run_that_the_store_knows_is_cancelled_by_its_log_even_if_the_status_does_not_know_that_yet() -> None:
@@ -603,18 +347,3 @@ def test_a_run_that_is_resumed_while_the_store_is_away_still_knows_that_nothing_
     (granted,) = (action for action in actions(world) if isinstance(action, Grant))
     assert granted.ended is not None
     assert granted.ended.reason == "Suspended"
-
-
-def test_a_pod_of_a_finished_run_that_never_goes_is_not_asked_for_again_and_again() -> None:
-    world = with_sandbox()
-    world.completes()
-    world.ends(POD, 0)
-    world.settle()
-    world.pods[FIRST] = replace(world.pods[FIRST], deadline=NOW, forced=True)
-    world.now = NOW + OVERDUE + plan_end.LET_GO
-    world.settle()
-
-    made = world.plan()
-
-    assert (made.actions, made.look_again) == ([], None)
-    assert FINALIZER not in world.run.finalizers

@@ -5,8 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.unit.controller.test_plan import FIRST, NEXT, POD, SECOND, actions, with_sandbox, working
-from tests.unit.controller.world import FACTS, UID, World
+from tests.unit.controller.world import FACTS, FIRST, NEXT, POD, SECOND, UID, World, actions, with_sandbox, working
 from towline.controller.actions import (
     CreateHarness,
     DeletePod,

@@ -45,6 +45,8 @@ from towline.naming import FINALIZER, harness_pod_name, sandbox_name
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 UID = "0a1b2c3d-0000-4000-8000-000000000001"
+POD, NEXT = harness_pod_name(UID, 1), harness_pod_name(UID, 2)
+FIRST, SECOND = sandbox_name(UID, 1), sandbox_name(UID, 2)
 GRACE = timedelta(seconds=10)
 FACTS = Facts(
     digest="sha256:0",
@@ -341,3 +343,30 @@ _NEEDS_STORE = (
     *(StoreSnapshot, RaiseEpoch, CreateHarness, RequestCancel, Finish),
     *(CreateSandbox, MarkSandboxReady, MarkSandboxLost, MarkSandboxDeleted, MarkSandboxSuspended, ExpireHistory),
 )
+
+
+def working() -> World:
+    """A run whose first harness runs; nothing is due."""
+    world = World()
+    world.settle()
+    world.starts(POD)
+    world.settle()
+    return world
+
+
+def with_sandbox() -> World:
+    """…and whose first sandbox is ready."""
+    world = working()
+    world.wants()
+    world.settle()
+    world.starts(FIRST)
+    world.settle()
+    return world
+
+
+def actions(world: World) -> list[Action]:
+    return world.plan().actions
+
+
+def kinds(world: World) -> list[type[Action]]:
+    return [type(action) for action in actions(world)]
