@@ -57,7 +57,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Wait for what only polling can see: other processes."""
     async with asyncio.timeout(seconds):
         while not condition():
@@ -192,7 +192,7 @@ async def test_a_running_search_cannot_be_read_either(provider: LocalSandbox, ne
         await inside("printf '%040db' 0 | tr 0 a > f")
         async with Guest(await provider.endpoint(request.name), request.key) as other:
             searching = asyncio.create_task(other.call("s", "search", pattern="(a|a)*$"))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while (await inside.guest.ask("GET", "/v1/health"))["running"] == 0:
                     await asyncio.sleep(0.01)
             look = "for p in /proc/[0-9]*; do [ $p = /proc/$$ ] || head -c 1 $p/environ; done"
@@ -217,10 +217,11 @@ async def test_a_fork_bomb_is_ended_while_health_answers(provider: LocalSandbox,
     async with sandbox(provider, request) as inside, Guest(await provider.endpoint(request.name), request.key) as other:
         command = "b() { b | b & }; b; sleep 60"
         bomb = asyncio.create_task(inside.guest.call("bomb", "exec", command=command, timeout_seconds=1))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert (await other.ask("GET", "/v1/health"))["status"] == "ok"
             assert (await bomb)["code"] == ("TooManyProcesses" if os.getuid() == 0 else "TimedOut")
-            left = await other.call("after", "exec", command="ls -d /proc/[0-9]* | wc -l")
+            # By the connection that has shown the key: one that did not is closed after five idle seconds.
+            left = await inside.guest.call("after", "exec", command="ls -d /proc/[0-9]* | wc -l")
             assert int(left["text"]) < 10
 
 
@@ -322,7 +323,7 @@ async def test_a_sandbox_dies_with_the_process_that_made_it(bundle: Bundle, tmp_
     arguments = (bundle.folder, bundle.loader, tmp_path / "r", "s")
     maker = await asyncio.create_subprocess_exec(sys.executable, "-c", MAKER, *arguments, stdout=subprocess.PIPE)
     assert maker.stdout is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await maker.stdout.readline()
         first = int(await maker.stdout.readline())
     assert alive(first)
@@ -338,7 +339,7 @@ async def test_nothing_is_left_by_a_process_that_dies_while_it_makes_a_sandbox(
         arguments = (bundle.folder, bundle.loader, tmp_path / "r", f"s{milliseconds}")
         maker = await asyncio.create_subprocess_exec(sys.executable, "-c", MAKER, *arguments, stdout=subprocess.PIPE)
         assert maker.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await maker.stdout.readline()
         await asyncio.sleep(milliseconds / 1000)  # the moment is the point, not a wait for something
         maker.kill()

@@ -1,6 +1,7 @@
 """A tool server under test: a real process on a unix socket, and what a test may look at from outside."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from tests.processes import die_with_the_test
 from towline.sandbox.guest import Guest
 
 KEY = "5eaf00d5" * 8
@@ -99,6 +101,7 @@ async def running(
                 "UNLISTED": "never seen by a command",
                 **environment,
             },
+            preexec_fn=die_with_the_test,
         )
     endpoint = f"unix:{path}"
     guest = Guest(endpoint, KEY)
@@ -113,7 +116,8 @@ async def running(
         process.kill()
         process.wait(10)
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         assert not left, f"the test left processes: {left}"
 
 
@@ -128,7 +132,7 @@ def arguments(pids: list[int]) -> list[str]:
     return lines
 
 
-async def until(condition: Any, seconds: float = 5.0) -> None:
+async def until(condition: Any, seconds: float = 60) -> None:
     """Wait for something that only polling can see, such as a file of another process."""
     async with asyncio.timeout(seconds):
         while not condition():

@@ -88,13 +88,13 @@ async def test_it_waits_for_two_closed_rounds_after_the_last_open_one(listener: 
     destinations = parse_destinations(tcp(listener), "")
     proving = asyncio.create_task(prove(destinations, 10))
     for _ in range(2):  # two rounds have found it open
-        connection, _ = await asyncio.wait_for(asyncio.to_thread(listener.accept), 5)
+        connection, _ = await asyncio.wait_for(asyncio.to_thread(listener.accept), 60)
         connection.close()
     assert not proving.done()
 
     listener.close()
 
-    await asyncio.wait_for(proving, 5)
+    await asyncio.wait_for(proving, 60)
 
 
 async def test_running_out_of_descriptors_is_no_proof() -> None:
@@ -133,7 +133,7 @@ async def test_until_the_proof_nobody_learns_the_instance_and_no_call_is_taken(
                 except Answer:
                     await asyncio.sleep(0.01)
 
-        await asyncio.wait_for(proved(), 5)
+        await asyncio.wait_for(proved(), 60)
         assert (await server.exec("echo hello"))["text"] == "hello\n"
 
 
@@ -142,7 +142,7 @@ async def test_an_open_network_ends_the_tool_server_with_the_reason(tmp_path: Pa
     said = tmp_path / "said"
     with said.open("wb") as stderr:
         async with running(tmp_path / "v", environment=environment, proved=False, stderr=stderr) as server:
-            assert await asyncio.wait_for(asyncio.to_thread(server.process.wait), 10) == EXIT_CODE
+            assert await asyncio.wait_for(asyncio.to_thread(server.process.wait), 60) == EXIT_CODE
             with pytest.raises(OSError):
                 await Guest(server.endpoint, KEY).hello()
     assert said.read_text() == (

@@ -32,8 +32,11 @@ async def test_names_that_are_no_text_are_listed_safely(server: Running) -> None
 
 
 async def test_a_very_large_folder_is_listed_within_bounds(server: Running) -> None:
-    for number in range(5_001):
-        os.close(os.open(server.workspace / f"file-{number:05}", os.O_CREAT))
+    def fill() -> None:
+        for number in range(5_001):
+            os.close(os.open(server.workspace / f"file-{number:05}", os.O_CREAT))
+
+    await asyncio.to_thread(fill)  # it takes seconds, in which the server closes connections
     result = await server.run("list_dir")
     assert result["truncated"]
     assert len(result["text"]) <= 40_000
@@ -73,25 +76,22 @@ async def test_a_pattern_that_is_none_is_explained(server: Running) -> None:
         assert result["text"].startswith("pattern: ")
 
 
-async def test_a_catastrophic_pattern_ends_with_its_time_and_stops_nobody(server: Running) -> None:
+async def test_a_catastrophic_pattern_ends_with_its_time(server: Running) -> None:
     (server.workspace / "a").write_text("first\n")
     (server.workspace / "b").write_text("a" * 40 + "b")
-    searching = asyncio.create_task(server.run("search", pattern="(a|a)*$|^first", timeout_seconds=1))
-    async with server.another_guest() as other:
-        started = time.monotonic()
-        assert (await other.call("x", "exec", command="echo hi"))["text"] == "hi\n"
-        assert time.monotonic() - started < 0.9
-    result = await searching
+    result = await server.run("search", pattern="(a|a)*$|^first", timeout_seconds=1)
     assert (result["outcome"], result["code"], result["timed_out"]) == ("error", "TimedOut", True)
     assert result["text"] == "a:1: first\n", "what was found before is kept"
     assert server.descendants() == []
 
 
-async def test_a_search_can_be_cancelled(server: Running) -> None:
+async def test_a_search_that_does_not_end_stops_nobody_and_can_be_cancelled(server: Running) -> None:
     (server.workspace / "b").write_text("a" * 40 + "b")
     searching = asyncio.create_task(server.guest.call("s", "search", pattern="(a|a)*$"))
     await until(server.descendants)
     async with server.another_guest() as other:
+        assert (await other.call("x", "exec", command="echo hi"))["text"] == "hi\n"
+        assert not searching.done()
         await other.ask("DELETE", "/v1/calls/s")
     assert (await searching)["outcome"] == "cancelled"
     assert server.descendants() == []
@@ -104,7 +104,7 @@ async def test_search_ignores_pipes_and_devices_and_huge_files(server: Running) 
         file.truncate(100 * 1024**3)
     result = await server.run("search", pattern="x")
     assert result["text"] == "sparse: [skipped: more than 10485760 bytes]\n"
-    assert result["duration_ms"] < 2000
+    assert not result["timed_out"], "the sparse file was not read"
 
 
 async def test_deeply_nested_folders_end_a_walk_without_failing_it(server: Running) -> None:
