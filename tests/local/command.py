@@ -8,15 +8,19 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.processes import die_with_the_test
 
 SOON_SECONDS = 30.0
 
@@ -147,6 +151,7 @@ class Towline:
             cwd=self.home,
             env=self._environment(environment),
             start_new_session=True,
+            preexec_fn=die_with_the_test,
         )
         self.started.append(process)
         if process.stdin is not None:
@@ -165,6 +170,7 @@ class Towline:
             stderr=theirs,
             cwd=self.home,
             env=self._environment({"LC_ALL": "C.UTF-8", "NO_COLOR": "1"}),
+            preexec_fn=die_with_the_test,
         )
         os.close(theirs)
         self.started.append(process)
@@ -219,6 +225,16 @@ class Towline:
         found = eventually(lambda: [pid for pid, line in self.descendants().items() if re.search(pattern, line)])
         assert len(found) == 1, self.descendants()
         return found[0]
+
+    @contextmanager
+    def held(self, pattern: str = "towline.harness") -> Iterator[None]:
+        """Stops that one process meanwhile: however long the block takes, the run is where it was."""
+        pid = self.process(pattern)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def assert_nothing_is_left(self, within_seconds: float = 3.0) -> None:
         deadline = time.monotonic() + within_seconds

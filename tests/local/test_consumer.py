@@ -61,6 +61,7 @@ async def test_a_consumer_group_killed_in_the_middle_of_a_run_has_seen_every_eve
     towline: Towline,
 ) -> None:
     steps = [calls("exec", command=f"sleep 0.2; echo {number}") for number in range(8)]
+    steps[3] = calls("exec", command="while [ ! -e go ]; do sleep 0.05; done; echo 3")  # the store goes with the run
     manifest = towline.write("run.yaml", agent_run(), template(), script(*steps, says("Counted.")))
     running = towline.start("run", manifest, "--json", "--keep")
     uid = running.until("harness.sealed")["run"]["uid"]
@@ -68,6 +69,7 @@ async def test_a_consumer_group_killed_in_the_middle_of_a_run_has_seen_every_eve
     first = killed_after(consume(towline, uid), lines=4)
     running.until("agent.tool_result", nth=3)
     second = killed_after(consume(towline, uid), lines=7)
+    (Folder(towline.store).volume(uid) / "workspace" / "go").touch()
     finished = running.finish()
     assert finished.code == 0, finished.err
     log = [json.loads(line)["id"] for line in finished.out.splitlines()]

@@ -160,7 +160,8 @@ def at_the_long_answer(towline: Towline, *options: str) -> Running:
 def test_an_interrupt_breaks_a_streaming_answer_off(towline: Towline) -> None:
     running = at_the_long_answer(towline)
 
-    assert towline("prompt", "conversation", "Stop!", "--interrupt").code == 0
+    with towline.held():
+        assert towline("prompt", "conversation", "Stop!", "--interrupt").code == 0
 
     assert answer(running) == 'I heard you, Ada. You said "Stop!".'
     events = end(towline, running)
@@ -173,7 +174,8 @@ def test_an_interrupt_breaks_a_streaming_answer_off(towline: Towline) -> None:
 def test_a_steer_is_taken_up_in_the_running_turn(towline: Towline) -> None:
     running = at_the_long_answer(towline)
 
-    assert towline("prompt", "conversation", "By the way.", "--steer").code == 0
+    with towline.held():
+        assert towline("prompt", "conversation", "By the way.", "--steer").code == 0
 
     assert answer(running) == 'I heard you, Ada. You said "By the way.".'
     events = end(towline, running)
@@ -254,14 +256,15 @@ def test_one_waits_for_the_answer_to_a_prompt(towline: Towline) -> None:
 
 async def test_an_answer_that_does_not_come_whole_or_in_time_is_said(towline: Towline) -> None:
     running = await asyncio.to_thread(at_the_long_answer, towline, "--keep")
-    late = await asyncio.to_thread(towline, "prompt", "conversation", "Later.", "--wait", "--timeout", "0.5")
-    assert (late.code, late.out) == (124, b"")
-    assert late.err == "towline: no answer within 0.5 s; the prompt stays in the inbox\n"
-    waiting = towline.start("prompt", "conversation", "Never.", "--wait")
-    uid = json.loads(running.seen[0])["run"]["uid"]
-    async with opened(towline.store, verb="test") as (store, _):
-        while (await EventLog(store, RunRef("default", uid)).state()).inbox_head < 5:
-            await asyncio.sleep(0.02)
+    with towline.held():
+        late = await asyncio.to_thread(towline, "prompt", "conversation", "Later.", "--wait", "--timeout", "0.5")
+        assert (late.code, late.out) == (124, b"")
+        assert late.err == "towline: no answer within 0.5 s; the prompt stays in the inbox\n"
+        waiting = towline.start("prompt", "conversation", "Never.", "--wait")
+        uid = json.loads(running.seen[0])["run"]["uid"]
+        async with opened(towline.store, verb="test") as (store, _):
+            while (await EventLog(store, RunRef("default", uid)).state()).inbox_head < 5:
+                await asyncio.sleep(0.02)
 
     await asyncio.to_thread(end, towline, running)
 

@@ -266,7 +266,7 @@ async def test_a_store_that_takes_no_writes_pauses_the_run_and_no_call_runs_with
     uid = json.loads(running.seen[0])["run"]["uid"]
     async with store_of(towline) as store:
         await store.client.execute_command("CONFIG", "SET", setting, trouble)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await refused(store, word) < 8:
                 await asyncio.sleep(0.05)
         assert not (Folder(towline.store).volume(uid) / "workspace" / "count").exists()

@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 HELLO = EXAMPLES / "01-hello.yaml"
 
 
-def talks(towline: Towline, words: int = 600, **spec: Any) -> Path:
+def talks(towline: Towline, words: int = 3000, **spec: Any) -> Path:
     """A run whose model takes its time: 50 words a second."""
     step = says("word " * words, chunkMilliseconds=20)
     return towline.write("run.yaml", agent_run(**spec), template(), script(step))
@@ -156,14 +156,16 @@ def test_a_reader_that_goes_away_ends_the_run_quietly(towline: Towline) -> None:
 
 
 def test_a_store_in_use_is_read_while_the_run_goes_on_and_refused_to_a_second_run(towline: Towline) -> None:
-    running = towline.start("run", talks(towline), "--json", "--keep")
+    running = towline.start("run", talks(towline, words=150), "--json", "--keep")
     running.until("agent.message_start")
 
-    second = towline("run", HELLO, "--keep")
-    assert second.code == 3
-    assert f"is in use by `towline run` (pid {running.process.pid})" in second.err
-    assert json.loads(towline("ls", "--json").out)["phase"] == "Running"
-    follower = towline.start("tail", "demo", "--json", "-f")
+    with towline.held():
+        second = towline("run", HELLO, "--keep")
+        assert second.code == 3
+        assert f"is in use by `towline run` (pid {running.process.pid})" in second.err
+        assert json.loads(towline("ls", "--json").out)["phase"] == "Running"
+        follower = towline.start("tail", "demo", "--json", "-f")
+        follower.until("agent.message_start")
 
     finished = running.finish()
     assert finished.code == 0, finished.err

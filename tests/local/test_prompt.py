@@ -9,13 +9,14 @@ import pytest
 from tests.local.command import Running, Towline, agent_run, says, script, template
 
 
-def talks(towline: Towline, *answers: str, words: int = 400) -> Path:
+def talks(towline: Towline, *answers: str, words: int) -> Path:
     """A run whose first answer takes its time (50 words a second), and whose others are given."""
     first = says("word " * words, chunkMilliseconds=20)
     return towline.write("run.yaml", agent_run(), template(), script(first, *map(says, answers)))
 
 
-def at_work(towline: Towline, *options: str, words: int = 400) -> Running:
+def at_work(towline: Towline, *options: str, words: int = 150) -> Running:
+    """A run in the middle of an answer; `towline.held()` keeps it there."""
     running = towline.start("run", talks(towline, "Second answer.", words=words), "--json", *options)
     running.until("agent.message_start")
     return running
@@ -25,7 +26,8 @@ def at_work(towline: Towline, *options: str, words: int = 400) -> Running:
 def test_a_prompt_reaches_a_run_at_work_whether_it_is_kept_or_not(towline: Towline, options: tuple[str, ...]) -> None:
     running = at_work(towline, *options)
 
-    prompted = towline("prompt", "demo", "And then?")
+    with towline.held():
+        prompted = towline("prompt", "demo", "And then?")
 
     assert (prompted.code, prompted.out, prompted.err) == (0, b"prompt 1 is in the inbox of demo\n", "")
     finished = running.finish()
@@ -37,7 +39,8 @@ def test_a_long_prompt_is_read_from_stdin(towline: Towline) -> None:
     running = at_work(towline)
     long = "ä" * 60_000
 
-    prompted = towline("prompt", "demo", "-", stdin=long.encode())
+    with towline.held():
+        prompted = towline("prompt", "demo", "-", stdin=long.encode())
 
     assert prompted.code == 0, prompted.err
     assert running.finish().each("user.message")[1]["content"] == long
@@ -46,7 +49,8 @@ def test_a_long_prompt_is_read_from_stdin(towline: Towline) -> None:
 def test_the_same_key_is_the_same_prompt(towline: Towline) -> None:
     running = at_work(towline)
 
-    said = [towline("prompt", "demo", "Once.", "--key", "k").out for _ in range(2)]
+    with towline.held():
+        said = [towline("prompt", "demo", "Once.", "--key", "k").out for _ in range(2)]
 
     assert said == [b"prompt 1 is in the inbox of demo\n"] * 2
     assert len(running.finish().each("user.message")) == 2
@@ -81,18 +85,17 @@ def test_a_prompt_for_a_run_that_has_ended_is_refused(towline: Towline) -> None:
 
 
 def test_a_run_at_work_is_meant_before_an_older_one_that_has_ended(towline: Towline) -> None:
-    path = talks(towline)
-    running = towline.start("run", path, "--json")
-    running.until("agent.message_start")
-    assert towline("run", talks(towline, words=2), "--json", "--keep").code == 0, "a newer one, which has ended"
+    running = at_work(towline)
+    with towline.held():
+        assert towline("run", talks(towline, words=2), "--json", "--keep").code == 0, "a newer one, which has ended"
 
-    assert towline("prompt", "demo", "You.").code == 0
+        assert towline("prompt", "demo", "You.").code == 0
 
     assert len(running.finish().each("user.message")) == 2
 
 
 def test_a_prompt_that_nobody_would_read_is_refused(towline: Towline) -> None:
-    running = at_work(towline, "--keep")
+    running = at_work(towline, "--keep", words=3000)
     running.signal(signal.SIGKILL)
     running.finish()
 
@@ -104,7 +107,7 @@ def test_a_prompt_that_nobody_would_read_is_refused(towline: Towline) -> None:
 
 
 def test_cancel_ends_a_run_with_the_reason_that_was_given(towline: Towline) -> None:
-    running = at_work(towline)
+    running = at_work(towline, words=3000)
 
     cancelled = towline("cancel", "demo", "--reason", "Not needed any more.")
 
@@ -115,7 +118,7 @@ def test_cancel_ends_a_run_with_the_reason_that_was_given(towline: Towline) -> N
 
 
 def test_cancel_ends_a_run_that_nobody_works_on(towline: Towline) -> None:
-    running = at_work(towline, "--keep")
+    running = at_work(towline, "--keep", words=3000)
     running.signal(signal.SIGKILL)
     running.finish()
 
@@ -129,8 +132,11 @@ def test_cancel_ends_a_run_that_nobody_works_on(towline: Towline) -> None:
 
 def test_a_run_that_keeps_nothing_is_listed_and_followed_to_its_last_event_while_it_works(towline: Towline) -> None:
     running = at_work(towline)
-    assert json.loads(towline("ls", "--json").out)["phase"] == "Running"
-    followers = [towline.start("tail", "demo", "--json", "-f") for _ in range(2)]
+    with towline.held():
+        assert json.loads(towline("ls", "--json").out)["phase"] == "Running"
+        followers = [towline.start("tail", "demo", "--json", "-f") for _ in range(2)]
+        for each in followers:
+            each.until("agent.message_start")
 
     finished = running.finish()
 

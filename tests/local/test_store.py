@@ -116,7 +116,7 @@ async def test_a_dead_server_is_started_again_on_the_same_data(tmp_path: Path) -
     async with owned(tmp_path, verb="run", on_exit=died.set) as held:
         await runs.create(held.store, RUN, b"{}", now=utc_now())
         held.valkey.kill()
-        await asyncio.wait_for(died.wait(), 5)
+        await asyncio.wait_for(died.wait(), 60)
         await held.restart(lambda: None)
         assert (await EventLog(held.store, RUN).state()).head == 1
 
@@ -147,7 +147,7 @@ async def test_a_launcher_killed_with_9_leaves_no_server_and_its_keys_go_with_th
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
     owner.stdout.close()
-    await asyncio.wait_for(ended.wait(), 3)
+    await asyncio.wait_for(ended.wait(), 60)
     asyncio.get_running_loop().remove_reader(server)
     os.close(server)
     assert Path(runtime, "model-key").exists()

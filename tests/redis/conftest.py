@@ -16,6 +16,7 @@ import pytest
 import redis
 from redis.asyncio.cluster import RedisCluster
 
+from tests.processes import die_with_the_test
 from towline.events.appender import Appender
 from towline.events.event import Draft, RunRef, draft
 from towline.events.notices import Notices
@@ -39,6 +40,7 @@ def server(binary: str, *options: str) -> Iterator[int]:
         process = subprocess.Popen(
             [binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "", *options],
             stdout=subprocess.DEVNULL,
+            preexec_fn=die_with_the_test,
         )
         try:
             wait_for(lambda: answers(port), "the server answers")

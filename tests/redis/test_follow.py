@@ -12,7 +12,7 @@ from towline.events.event import RunRef, draft
 from towline.events.follow import follow
 from towline.events.notices import KINDS, Notices
 
-BOUND = 10.0
+BOUND = 60.0
 
 
 async def collect(events, count=None):

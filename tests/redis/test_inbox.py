@@ -160,7 +160,7 @@ async def test_a_waiter_gets_the_last_answer_of_the_turn_that_took_its_prompt(st
     assert not waiting.done()
     await write(DONE, turn=2)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await waiting == inbox.Reply("last words", "end_turn")
     assert await inbox.wait_for_reply(store, run, "1-0") == inbox.Reply("to the first", "end_turn")
 

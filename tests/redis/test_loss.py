@@ -144,7 +144,7 @@ async def test_a_follower_is_told_to_rewind(store, run, harness, said, replica):
     await appender.append([said("next")])
 
     with pytest.raises(Rewound) as rewound:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             seen.extend([event async for event in following])
 
     assert (rewound.value.incarnation, rewound.value.head) == (2, 1)
@@ -305,7 +305,7 @@ async def test_a_writer_that_appends_nothing_more_puts_its_tail_back_all_the_sam
     lost = await anext(following)
     await replica.promote()
 
-    await asyncio.wait_for(loss_of(following), 10)
+    await asyncio.wait_for(loss_of(following), 60)
 
     assert [event.id for event in await EventLog(store, run).all()][1:] == [lost.id]
 
@@ -318,7 +318,7 @@ async def test_what_the_store_has_in_safety_is_let_go(store, harness, said, monk
     for number in range(5):
         await appender.append([said(number)])
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while appender._kept:
             await asyncio.sleep(0.02)
 
@@ -338,7 +338,7 @@ async def test_what_others_wrote_before_the_loss_was_noticed_is_told_to_be_new(s
     await gateway.append([said("gateway's")])
     await appender.append([said("next")])
 
-    loss = await asyncio.wait_for(loss_of(following), 10)
+    loss = await asyncio.wait_for(loss_of(following), 60)
 
     assert loss.head == seen[0].seq, "seq 2 is another event now"
 

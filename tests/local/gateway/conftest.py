@@ -22,6 +22,7 @@ import uvicorn
 from aiohttp import web
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
 
+from tests.processes import die_with_the_test
 from towline.api.snapshot import Model, Policy, Rule, Sandbox, Snapshot
 from towline.clock import utc_now
 from towline.events import runs as run_events
@@ -181,7 +182,7 @@ class OperatorDouble:
 
     async def started(self, count: int = 1) -> ToolServerDouble:
         """The sandbox, once so many were started."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.sandboxes) < count:
                 self._started.clear()
                 await self._started.wait()
@@ -306,7 +307,7 @@ class GatewayProcess:
 
     async def terminate(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self.process.wait()
 
 
@@ -377,12 +378,13 @@ class World:
                 **({"TOWLINE_FAILPOINT": failpoint} if failpoint else {}),
             },
             pass_fds=[listener.fileno()],
+            preexec_fn=die_with_the_test,
         )
         port = listener.getsockname()[1]
         listener.close()
         started = GatewayProcess(process, port)
         self.gateways.append(started)
-        async with asyncio.timeout(30), self.http.get(f"http://127.0.0.1:{port}/readyz") as response:
+        async with asyncio.timeout(60), self.http.get(f"http://127.0.0.1:{port}/readyz") as response:
             assert response.status == 200, await response.text()
         return started
 

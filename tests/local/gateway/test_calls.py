@@ -87,7 +87,7 @@ async def test_repeats_that_come_while_the_call_runs_wait_for_the_one_execution(
     gateway = await world.gateway()
     calls = [asyncio.create_task(world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_1")) for _ in range(3)]
     sandbox = await world.operator.started()
-    await asyncio.wait_for(sandbox.began.wait(), 10)
+    await asyncio.wait_for(sandbox.began.wait(), 60)
 
     sandbox.release("a")
 
@@ -304,7 +304,7 @@ async def test_a_stale_epoch_is_refused_even_for_a_call_that_runs(world):
         world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_1", token=world.token(epoch=2))
     )
     sandbox = await world.operator.started()
-    await asyncio.wait_for(sandbox.began.wait(), 10)
+    await asyncio.wait_for(sandbox.began.wait(), 60)
 
     attach = await world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_1", token=world.token(epoch=1))
     other = await world.call(gateway, "exec", {"command": "echo 2"}, call_id="tc_2", token=world.token(epoch=1))
@@ -318,7 +318,7 @@ async def test_a_new_harness_attaches_to_the_call_of_the_one_before(world):
     gateway = await world.gateway()
     old = asyncio.create_task(world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_1"))
     sandbox = await world.operator.started()
-    await asyncio.wait_for(sandbox.began.wait(), 10)
+    await asyncio.wait_for(sandbox.began.wait(), 60)
 
     new = asyncio.create_task(
         world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_1", token=world.token(epoch=2))
@@ -401,7 +401,7 @@ async def test_the_calls_of_a_run_above_its_queue_are_refused_and_the_rest_is_se
         asyncio.create_task(world.call(gateway, "exec", {"command": "hold a"}, call_id=f"tc_{n}")) for n in range(80)
     ]
     sandbox = await world.operator.started()
-    await asyncio.wait_for(sandbox.began.wait(), 10)
+    await asyncio.wait_for(sandbox.began.wait(), 60)
     sandbox.release("a")
 
     answers = await asyncio.gather(*calls)
@@ -417,7 +417,7 @@ async def test_a_call_that_the_store_lost_is_asked_for_again_and_its_result_take
     gateway, other = await world.gateway(), await world.gateway()
     running = asyncio.create_task(world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_1"))
     sandbox = await world.operator.started()
-    await asyncio.wait_for(sandbox.began.wait(), 10)
+    await asyncio.wait_for(sandbox.began.wait(), 60)
     await world.store.client.delete(world.run.keys.calls)
 
     sandbox.release("a")
@@ -438,7 +438,7 @@ async def test_a_call_that_the_store_lost_goes_to_no_other_sandbox(world):
     gateway, other = await world.gateway(), await world.gateway()
     running = asyncio.create_task(world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_1"))
     sandbox = await world.operator.started()
-    await asyncio.wait_for(sandbox.began.wait(), 10)
+    await asyncio.wait_for(sandbox.began.wait(), 60)
     await world.store.client.delete(world.run.keys.calls)
     sandbox.release("a")
     meta = {"towline.dev/dispatched": (await running).body["error"]["data"]["dispatched"]}

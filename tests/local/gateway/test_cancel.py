@@ -45,14 +45,14 @@ async def began(world, gateway, command="hold a", call_id="tc_1"):
     """The task of a call that the sandbox has begun to execute, and the sandbox."""
     call = asyncio.create_task(world.call(gateway, "exec", {"command": command}, call_id=call_id))
     sandbox = await world.operator.started()
-    await asyncio.wait_for(sandbox.began.wait(), 10)
+    await asyncio.wait_for(sandbox.began.wait(), 60)
     return call, sandbox
 
 
 async def waits_for_a_sandbox(world, gateway):
     world.operator.answers_wants = False
     call = asyncio.create_task(world.call(gateway, "exec", {"command": "echo 1"}, call_id="tc_1"))
-    async with world.notices.watch(world.run) as watch, asyncio.timeout(10):
+    async with world.notices.watch(world.run) as watch, asyncio.timeout(60):
         while not await world.events("sandbox.requested"):
             await watch.wait(1)
     return call
@@ -152,7 +152,7 @@ async def test_a_call_that_waits_at_another_gateway_hears_of_its_end(world, ask)
 
     cancelled = await ask(two, "echo 1")
 
-    assert said(await asyncio.wait_for(call, 10)) == said(cancelled)
+    assert said(await asyncio.wait_for(call, 60)) == said(cancelled)
     world.operator.answers_wants = True
     assert (await world.call(two, "exec", {"command": "echo 2"}, call_id="tc_2")).text == "2"
     assert world.operator.sandbox.executions == ["tc_2"]
@@ -170,7 +170,7 @@ async def test_a_call_whose_gateway_died_is_killed_by_the_next(world, ask):
     assert cancelled.outcome == "cancelled"
     assert await ledger.open_calls(world.store, world.run) == []
     assert ("DELETE", "/v1/calls/tc_1") in [(method, path) for method, path, _, _ in sandbox.requests]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(*sandbox.results.values())
 
 
@@ -215,10 +215,10 @@ async def test_in_a_real_sandbox_the_whole_tree_of_a_command_is_dead_when_its_ca
         record = SandboxRecord(name, "Ready", handle.endpoint, "local", "", "", 1)
         await sandbox_events.mark_ready(world.store, world.run, 1, record, ms=1, start="cold", now=utc_now())
         one, two = await world.gateway(), await world.gateway()
-        mark = f"97{os.getpid()}"
+        mark = f"97{os.getpid():07}"
         stubborn = f"trap '' TERM; setsid -f sleep {mark}1; (sleep {mark}2 & sleep {mark}3) & echo begun; sleep {mark}4"
         call = asyncio.create_task(world.call(one, "exec", {"command": stubborn}, call_id="tc_1"))
-        async with world.notices.watch(world.run) as watch, asyncio.timeout(20):
+        async with world.notices.watch(world.run) as watch, asyncio.timeout(60):
             while not await live.read_deltas(world.store, world.run):
                 await watch.wait(1)
         assert len(sleeping(mark)) == 4

@@ -58,7 +58,7 @@ async def a_sandbox(world, forbidden: socket.socket, folder: Path, *, seconds: i
 async def tried(forbidden: socket.socket, times: int = 2) -> None:
     """The tool server has found it open this often."""
     for _ in range(times):
-        connection, _ = await asyncio.wait_for(asyncio.to_thread(forbidden.accept), 10)
+        connection, _ = await asyncio.wait_for(asyncio.to_thread(forbidden.accept), 60)
         connection.close()
 
 
@@ -71,7 +71,7 @@ async def test_a_call_is_held_until_the_network_is_closed(world, forbidden, tmp_
 
         forbidden.close()
 
-        answer = await asyncio.wait_for(call, 10)
+        answer = await asyncio.wait_for(call, 60)
         assert (answer.outcome, answer.text) == ("ok", "hello\n")
 
 
@@ -88,7 +88,7 @@ async def test_a_network_that_stays_open_is_named_when_the_start_takes_too_long(
 async def test_the_operators_verdict_ends_the_call_and_asks_for_no_other_sandbox(world, forbidden, tmp_path):
     async with a_sandbox(world, forbidden, tmp_path, seconds=1) as server:
         call = asyncio.create_task(world.call(await world.gateway(), "exec", {"command": "true"}))
-        assert await asyncio.wait_for(server.wait(), 10) == EXIT_CODE
+        assert await asyncio.wait_for(server.wait(), 60) == EXIT_CODE
         name = sandbox_name(world.run.uid, 1)
         await sandbox_events.mark_lost(
             *(world.store, world.run, 1, name, "PolicyNotEnforced", "it reaches the store"),
@@ -96,7 +96,7 @@ async def test_the_operators_verdict_ends_the_call_and_asks_for_no_other_sandbox
             state="Failed",
         )
 
-        answer = await asyncio.wait_for(call, 10)
+        answer = await asyncio.wait_for(call, 60)
 
     assert answer.outcome == "error"
     assert "PolicyNotEnforced" in answer.text

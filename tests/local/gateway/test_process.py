@@ -14,8 +14,13 @@ async def gateway_without_settings(**environment: str) -> tuple[int | None, str]
         env={"PYTHONPATH": ":".join(sys.path), **environment},
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(30):
-        _, stderr = await process.communicate()
+    try:
+        async with asyncio.timeout(60):
+            _, stderr = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
     return process.returncode, stderr.decode()
 
 

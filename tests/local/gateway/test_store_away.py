@@ -38,7 +38,7 @@ async def test_a_result_waits_for_the_store_to_come_back(world, server_pid):
     gateway = await world.gateway()
     call = asyncio.create_task(world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_1"))
     sandbox = await world.operator.started()
-    await asyncio.wait_for(sandbox.began.wait(), 10)
+    await asyncio.wait_for(sandbox.began.wait(), 60)
     pid = await server_pid()
 
     subprocess.run(["kill", "-STOP", str(pid)], check=True)

@@ -297,7 +297,7 @@ async def test_twenty_failovers_to_a_lagging_replica_lose_nothing_run_nothing_tw
             harness.stopping = True
             await working
             await harness.appender.finish(draft("run.completed", {}, now=utc_now()))
-            await asyncio.wait_for(reading, 20)
+            await asyncio.wait_for(reading, 60)
     finally:
         for task in (operator, reading):
             task.cancel()
@@ -337,7 +337,7 @@ async def _until_asked_what_is_safe(master: Server, run: RunRef) -> None:
 async def _either(wait, working) -> None:
     """Wait, unless the harness fails first."""
     waiting = asyncio.ensure_future(wait)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await asyncio.wait([waiting, working], return_when=asyncio.FIRST_COMPLETED)
     if working.done():
         waiting.cancel()

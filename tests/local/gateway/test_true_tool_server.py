@@ -38,7 +38,7 @@ async def gateway(world_of, tmp_path):
         },
     )
     try:
-        await asyncio.wait_for(_dialled(socket), 10)
+        await asyncio.wait_for(_dialled(socket), 60)
         await sandbox_events.want(world.store, world.run, "tc_0", now=utc_now())
         record = SandboxRecord(name, "Ready", f"unix:{socket}", "local", "", "", 1)
         await sandbox_events.mark_ready(world.store, world.run, 1, record, ms=1, start="cold", now=utc_now())
@@ -127,7 +127,7 @@ async def test_the_output_of_a_running_command_is_seen_and_its_cancellation_kill
     call = asyncio.create_task(
         world.call(gateway, "exec", {"command": "echo $$ > pid; echo begun; sleep 600"}, call_id="tc_1")
     )
-    async with world.notices.watch(world.run) as watch, asyncio.timeout(10):
+    async with world.notices.watch(world.run) as watch, asyncio.timeout(60):
         while not await live.read_deltas(world.store, world.run):
             await watch.wait(1)
 
@@ -142,7 +142,7 @@ async def test_the_output_of_a_running_command_is_seen_and_its_cancellation_kill
 async def test_a_tool_server_that_is_killed_in_mid_call_makes_the_outcome_unknown(gateway):
     world = gateway.world
     call = asyncio.create_task(world.call(gateway, "exec", {"command": "echo begun; sleep 600"}, call_id="tc_1"))
-    async with world.notices.watch(world.run) as watch, asyncio.timeout(10):
+    async with world.notices.watch(world.run) as watch, asyncio.timeout(60):
         while not await live.read_deltas(world.store, world.run):
             await watch.wait(1)
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.processes import die_with_the_test
 from towline.api.snapshot import Model, Snapshot
 from towline.clock import utc_now
 from towline.events import runs
@@ -53,11 +54,12 @@ class HarnessRun:
             "towline.harness",
             env={"PATH": os.environ["PATH"], **variables},
             stderr=asyncio.subprocess.PIPE,
+            preexec_fn=die_with_the_test,
         )
         self.processes.append(process)
         return process
 
-    async def end(self, process, within=20):
+    async def end(self, process, within=60):
         """Exit code and log lines of a process."""
         async with asyncio.timeout(within):
             _, stderr = await process.communicate()
@@ -77,7 +79,7 @@ class HarnessRun:
         [event] = [event for event in await self.events() if event.type == type]
         return event.payload
 
-    async def wait_for(self, type, within=20):
+    async def wait_for(self, type, within=60):
         """The first event of a type."""
         async with asyncio.timeout(within):
             async for event in follow(self.store, self.ref):
@@ -85,7 +87,7 @@ class HarnessRun:
                     return event
         raise AssertionError(f"the log ended without {type}")
 
-    async def live_text(self, characters, within=20):
+    async def live_text(self, characters, within=60):
         """Wait until so much of an answer has been shown."""
         deadline = time.monotonic() + within
         while time.monotonic() < deadline:

@@ -27,7 +27,7 @@ async def test_the_command_serves_a_script_with_its_faults(tmp_path):
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             line = (await process.stdout.readline()).decode()
         url = line.split()[-1]
         body = {"model": "m", "messages": [{"role": "user", "content": "Go."}]}

@@ -74,7 +74,7 @@ async def test_a_store_that_stays_away_ends_the_harness_and_the_next_one_goes_on
         process = await run.start(gateway_url=url)
         await run.live_text(40)
         mortal.kill()
-        code, _ = await run.end(process, within=40)
+        code, _ = await run.end(process, within=60)
         assert code == HarnessExit.STORE_AWAY
         mortal.start()
 

@@ -111,7 +111,7 @@ async def test_an_answer_that_does_not_come_is_given_up_at_the_deadline(api):
         with pytest.raises(ModelUnavailable, match="no complete answer within 1 s"):
             await ask(server, api, timeout_seconds=1)
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await server.left_early.wait()
 
 
@@ -128,7 +128,7 @@ async def test_leaving_the_stream_closes_the_request(api):
             async for _ in events:
                 break
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await server.left_early.wait()
 
 
