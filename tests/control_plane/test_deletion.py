@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from tests.control_plane.stage import Played, Stage
-from tests.control_plane.test_run import ready_sandbox, working
+from tests.control_plane.played import Played, ready_sandbox, working
+from tests.control_plane.stage import Stage
 from towline.controller.tell_store import HISTORY_SECONDS
 from towline.kube.kinds import AGENT_RUN, NAMESPACE, POD
 from towline.naming import harness_key, harness_pod_name

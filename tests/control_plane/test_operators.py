@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.control_plane.played import ready_sandbox, working
 from tests.control_plane.stage import OwnStore, Stage
 from tests.control_plane.test_process import started
-from tests.control_plane.test_run import ready_sandbox, working
 from towline.controller import leader
 from towline.controller.carry_out import Hands
 from towline.controller.handlers import Watches

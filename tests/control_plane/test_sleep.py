@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.control_plane.stage import Played, Stage
-from tests.control_plane.test_run import ready_sandbox, working
+from tests.control_plane.played import Played, ready_sandbox, working
+from tests.control_plane.stage import Stage
 from towline import inbox
 from towline.clock import utc_now
 from towline.controller.process import Operator

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from tests.control_plane.played import ready_sandbox, working
 from tests.control_plane.proxy import Line, Proxy
 from tests.control_plane.stage import Stage
-from tests.control_plane.test_run import ready_sandbox, working
 
 
 @pytest.fixture
