@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 from redis.asyncio import Redis
 
-from tests.local.gateway.conftest import TOOLS, Gateway
+from tests.local.gateway.world import TOOLS, Gateway
 from towline.api.snapshot import Model, Policy, Sandbox, Snapshot
 from towline.clock import utc_now
 from towline.errors import Rewound, StoreUnavailable

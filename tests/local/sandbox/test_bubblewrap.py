@@ -1,67 +1,16 @@
-"""What a sandbox on this machine cannot see, cannot reach, and does not leave behind."""
+"""What a command in a sandbox on this machine cannot see, cannot reach and cannot do."""
 
 import asyncio
-import ctypes
 import os
-import shutil
-import signal
 import stat
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from towline.errors import SandboxFailed
+from tests.local.sandbox.inside import NewRequest, sandbox
 from towline.sandbox.bubblewrap import LocalSandbox
-from towline.sandbox.bundle import Bundle
 from towline.sandbox.guest import Guest
 from towline.sandbox.mounts import interpreter_prefix
-from towline.sandbox.provider import SandboxRequest
-
-NewRequest = Callable[[], SandboxRequest]
-
-
-class Inside:
-    """A shell in a sandbox."""
-
-    def __init__(self, guest: Guest, request: SandboxRequest) -> None:
-        self.guest, self.request = guest, request
-        self._count = 0
-
-    async def __call__(self, command: str) -> str:
-        self._count += 1
-        result = await self.guest.call(f"c{self._count}", "exec", command=f"exec 2>&1; {command}")
-        return str(result["text"])
-
-
-@asynccontextmanager
-async def sandbox(provider: LocalSandbox, request: SandboxRequest) -> AsyncIterator[Inside]:
-    handle = await provider.create(request)
-    async with Guest(handle.endpoint, request.key) as guest:
-        yield Inside(guest, request)
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for what only polling can see: other processes."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_there_is_no_network_and_a_connection_fails_at_once(
@@ -76,7 +25,7 @@ async def test_there_is_no_network_and_a_connection_fails_at_once(
         assert "Network is unreachable" in await inside(f'python3 -c "{connect}" 192.0.2.1')
         assert "Network is unreachable" in await inside(f'python3 -c "{connect}" 169.254.169.254')
         assert "Errno" in await inside(f'python3 -c "{connect}" example.com')
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 9  # a name server that is silent costs ten seconds
 
 
 async def test_the_hosts_files_and_sockets_are_not_there(
@@ -269,180 +218,6 @@ async def test_the_sockets_are_for_this_user_alone(
         assert stat.S_IMODE((tmp_path / "r" / "s1.sock").stat().st_mode) == 0o600
 
 
-async def test_destroy_leaves_no_process_and_no_socket(
-    provider: LocalSandbox, new_request: NewRequest, tmp_path: Path
-) -> None:
-    request = new_request()
-    async with sandbox(provider, request) as inside:
-        running = asyncio.create_task(inside("setsid sleep 600 & sleep 601"))
-        first = provider.first_process(request.name)
-        outer = int(Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[1])
-        await until(lambda: len(children(first)) > 0)
-        pids = [outer, first, *children(first)]
-        await provider.destroy(request.name)
-        await asyncio.gather(running, return_exceptions=True)
-    assert not any(alive(pid) for pid in pids)
-    assert list((tmp_path / "r").glob("*.sock")) == []
-
-
-MAKER = """
-import asyncio, pathlib, sys
-from towline.sandbox.bubblewrap import LocalSandbox
-from towline.sandbox.bundle import Bundle
-from towline.sandbox.provider import SandboxRequest
-async def main():
-    provider = LocalSandbox(Bundle(pathlib.Path(sys.argv[1]), sys.argv[2]), pathlib.Path(sys.argv[3]))
-    await provider.preflight()
-    print("creating", flush=True)
-    await provider.create(SandboxRequest(name=sys.argv[4], key="ab" * 32))
-    print(provider.first_process(sys.argv[4]), flush=True)
-    await asyncio.get_running_loop().create_future()
-asyncio.run(main())
-"""
-
-
-@pytest.fixture
-def orphans() -> Iterator[Callable[[], list[int]]]:
-    """What is left of processes that this test has started; orphans come to us meanwhile."""
-    prctl, set_child_subreaper = ctypes.CDLL(None).prctl, 36
-    prctl(set_child_subreaper, 1, 0, 0, 0)
-    before = set(children(os.getpid()))
-
-    def left() -> list[int]:
-        found = [pid for pid in children(os.getpid()) if pid not in before]
-        for pid in found:
-            if not alive(pid):
-                os.waitpid(pid, os.WNOHANG)
-        return [pid for pid in found if alive(pid)]
-
-    yield left
-    prctl(set_child_subreaper, 0, 0, 0, 0)
-
-
-async def test_a_sandbox_dies_with_the_process_that_made_it(bundle: Bundle, tmp_path: Path) -> None:
-    arguments = (bundle.folder, bundle.loader, tmp_path / "r", "s")
-    maker = await asyncio.create_subprocess_exec(sys.executable, "-c", MAKER, *arguments, stdout=subprocess.PIPE)
-    assert maker.stdout is not None
-    async with asyncio.timeout(60):
-        await maker.stdout.readline()
-        first = int(await maker.stdout.readline())
-    assert alive(first)
-    maker.kill()
-    await maker.wait()
-    await until(lambda: not alive(first))
-
-
-async def test_nothing_is_left_by_a_process_that_dies_while_it_makes_a_sandbox(
-    bundle: Bundle, tmp_path: Path, orphans: Callable[[], list[int]]
-) -> None:
-    for milliseconds in range(0, 24, 2):
-        arguments = (bundle.folder, bundle.loader, tmp_path / "r", f"s{milliseconds}")
-        maker = await asyncio.create_subprocess_exec(sys.executable, "-c", MAKER, *arguments, stdout=subprocess.PIPE)
-        assert maker.stdout is not None
-        async with asyncio.timeout(60):
-            await maker.stdout.readline()
-        await asyncio.sleep(milliseconds / 1000)  # the moment is the point, not a wait for something
-        maker.kill()
-        await maker.wait()
-    await until(lambda: orphans() == [])
-
-
-async def test_nothing_is_left_by_a_creation_that_is_cancelled_at_any_moment(
-    provider: LocalSandbox, new_request: NewRequest, orphans: Callable[[], list[int]]
-) -> None:
-    await provider.preflight()
-    for milliseconds in range(0, 24, 2):
-        creating = asyncio.create_task(provider.create(new_request()))
-        await asyncio.sleep(milliseconds / 1000)  # the moment is the point, not a wait for something
-        creating.cancel()
-        await asyncio.gather(creating, return_exceptions=True)
-    await provider.aclose()
-    await until(lambda: orphans() == [])
-
-
-async def test_without_bubblewrap_nothing_is_run(bundle: Bundle, tmp_path: Path, new_request: NewRequest) -> None:
-    provider = LocalSandbox(bundle, tmp_path / "r", bwrap=str(tmp_path / "absent"))
-    with pytest.raises(SandboxFailed) as caught:
-        await provider.create(new_request())
-    assert caught.value.reason == "BubblewrapMissing"
-    assert list((tmp_path / "r").glob("*.sock")) == []
-
-
-async def test_without_user_namespaces_nothing_is_run_and_the_message_says_what_to_do(
-    bundle: Bundle, tmp_path: Path, new_request: NewRequest
-) -> None:
-    refusing = tmp_path / "bwrap"
-    refusing.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
-    refusing.chmod(0o755)
-    provider = LocalSandbox(bundle, tmp_path / "r", bwrap=str(refusing))
-    for _ in range(2):
-        with pytest.raises(SandboxFailed) as caught:
-            await provider.create(new_request())
-        assert caught.value.reason == "UserNamespacesUnavailable"
-        for part in (
-            "max_user_namespaces",
-            "unprivileged_userns_clone",
-            "apparmor",
-            "--security-opt",
-            "No permissions",
-        ):
-            assert part in caught.value.message
-
-
-async def test_a_kernel_that_cannot_forbid_nested_namespaces_still_gets_a_sandbox(
-    bundle: Bundle, tmp_path: Path, new_request: NewRequest
-) -> None:
-    from towline.sandbox.bwrap import bwrap_path
-
-    picky = tmp_path / "bwrap"
-    # Arguments come through a descriptor; opened anew by its path, it is read without being used up.
-    picky.write_text(
-        "#!/bin/sh\n"
-        "tr '\\0' '\\n' < /proc/self/fd/$2 | grep -qx -e --disable-userns && exit 1\n"
-        f'exec {bwrap_path()} "$@"\n'
-    )
-    picky.chmod(0o755)
-    provider = LocalSandbox(bundle, tmp_path / "r", bwrap=str(picky))
-    try:
-        async with sandbox(provider, new_request()) as inside:
-            assert await inside("echo hi") == "hi\n"
-    finally:
-        await provider.aclose()
-
-
-async def test_a_tool_server_that_cannot_start_is_told_with_its_last_words(
-    provider: LocalSandbox, new_request: NewRequest, tmp_path: Path
-) -> None:
-    base = new_request()
-    request = replace(base, key="not hexadecimal")
-    with pytest.raises(SandboxFailed, match="TOWLINE_SANDBOX_KEY") as caught:
-        await provider.create(request)
-    assert caught.value.reason == "StartFailed"
-    assert "not hexadecimal" not in caught.value.message
-    assert list((tmp_path / "r").glob("*.sock")) == []
-    assert (await provider.create(base)).name == base.name
-
-
-async def test_an_image_folder_that_is_absent_or_a_volume_that_is_a_file_is_told(
-    provider: LocalSandbox, new_request: NewRequest, tmp_path: Path
-) -> None:
-    base = new_request()
-    with pytest.raises(SandboxFailed, match="absent"):
-        await provider.create(SandboxRequest(name="a", key=base.key, image=str(tmp_path / "absent")))
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SandboxFailed, match="file"):
-        await provider.create(SandboxRequest(name="b", key=base.key, volume=tmp_path / "file"))
-
-
-@pytest.mark.parametrize("name", ["a/b", "n" * 120])
-async def test_a_name_that_makes_no_socket_is_refused(
-    provider: LocalSandbox, new_request: NewRequest, name: str
-) -> None:
-    with pytest.raises(SandboxFailed) as caught:
-        await provider.create(SandboxRequest(name=name, key=new_request().key))
-    assert caught.value.reason == "BadName"
-
-
 async def test_files_of_root_that_only_root_may_read_stay_unread(
     provider: LocalSandbox, new_request: NewRequest, tmp_path: Path
 ) -> None:
@@ -453,10 +228,3 @@ async def test_files_of_root_that_only_root_may_read_stay_unread(
         )
         for path in listed.splitlines():
             assert path.startswith(("/usr/", "/root", "/opt")), path
-
-
-def test_bubblewrap_is_found() -> None:
-    from towline.sandbox.bwrap import bwrap_path
-
-    assert shutil.which(bwrap_path())
-    assert signal.SIGKILL
