@@ -26,8 +26,9 @@ check: venv ## format, lint, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: venv ## every test that needs no cluster
-	$(BIN)/pytest
+WORKERS ?= 4
+test: venv ## every test that needs no cluster, WORKERS=n at a time
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 redis: venv ## the event log's tests alone
 	$(BIN)/pytest tests/redis
