@@ -10,6 +10,7 @@ from e2e.installation import HARNESSES, SANDBOXES
 from e2e.runs import Run, Team, Towline, assert_whole
 
 EXAMPLE = places.REPOSITORY / "examples" / "03-conversation.yaml"
+LONG = "chunkMilliseconds: 60"
 ASLEEP_SECONDS = 60
 
 pytestmark = pytest.mark.timeout(400)
@@ -17,9 +18,13 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture
 def conversation(team: Team) -> Run:
-    """The example, when it waits for the first time."""
+    """The example, when it waits for the first time. Its long answer takes longer still, as to break in takes a command
+    that starts, and finds run and store."""
     team.made.append(("modelprovider", "conversation-script"))
-    team.installation.kubectl("apply", f"--namespace={team.namespace}", f"--filename={EXAMPLE}")
+    text = EXAMPLE.read_text()
+    assert text.count(LONG) == 1
+    slower = text.replace(LONG, "chunkMilliseconds: 250")
+    team.installation.kubectl("apply", f"--namespace={team.namespace}", "--filename=-", stdin=slower)
     return Run(team, "conversation").wait("InputRequired")
 
 
