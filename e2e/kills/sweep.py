@@ -20,7 +20,7 @@ from e2e.kills.play import Run, run
 from e2e.kills.points import FAILPOINTS, alone, role, run_name, seeded, telling_run_name
 from e2e.kills.stage import Stage
 from e2e.kubectl import Object
-from tests.durability.clients import told
+from tests.durability.clients import acknowledged, told
 from tests.durability.verdict import Case, Tally, Verdict
 from towline.testing.checker import Violation
 
@@ -88,6 +88,8 @@ async def explore(stage: Stage, points: Sequence[str]) -> Hits:
 async def _undisturbed(it: Run) -> None:
     if violations := [*await it.ended(), *await it.removed()]:
         raise AssertionError(f"undisturbed: {[str(each) for each in violations]}\n{it.story()}")
+    if not set(acknowledged(it.traces.log_lines())):
+        raise AssertionError("the harnesses' logs do not tell what is in the run's log")
 
 
 async def _log(stage: Stage, pod: Object) -> bytes:
