@@ -1,8 +1,9 @@
 """Runs by the dozen while their store is killed again and again: `make redis-chaos MINUTES=n`.
 
 Every 5 to 40 s the Valkey of all runs is killed by SIGKILL and is away for up to 2 s. It keeps an append-only file that
-is synced once a second, so a killed process loses nothing; power loss and failovers are tested in tests/redis. The last
-line is the counts, the exit code the verdict.
+is synced once a second, so a killed process loses nothing on a disk that keeps up; what it loses on another is put back
+by its writers. Failovers are tested in tests/redis and tests/local. The last line is the counts, the exit code
+the verdict.
 """
 
 import argparse
