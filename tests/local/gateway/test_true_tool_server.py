@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -141,13 +142,16 @@ async def test_the_output_of_a_running_command_is_seen_and_its_cancellation_kill
 
 async def test_a_tool_server_that_is_killed_in_mid_call_makes_the_outcome_unknown(gateway):
     world = gateway.world
-    call = asyncio.create_task(world.call(gateway, "exec", {"command": "echo begun; sleep 600"}, call_id="tc_1"))
+    command = "echo $$ > pid; echo begun; sleep 600"
+    call = asyncio.create_task(world.call(gateway, "exec", {"command": command}, call_id="tc_1"))
     async with world.notices.watch(world.run) as watch, asyncio.timeout(60):
         while not await live.read_deltas(world.store, world.run):
             await watch.wait(1)
 
     gateway.server.kill()
     await gateway.server.wait()
+    # Without a sandbox around it nobody else ends what it ran.
+    os.killpg(int((world.folder / "volume" / "workspace" / "pid").read_text()), signal.SIGKILL)
     record = await sandbox_events.read(world.store, world.run)
     await sandbox_events.mark_lost(world.store, world.run, 1, record.name, "OOMKilled", "out of memory", now=utc_now())
 
