@@ -6,6 +6,7 @@ changed for its duration as seen from here, whatever the wall clocks say. A proc
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ DURATION_SECONDS = 15
 DEADLINE_SECONDS = 10.0
 """A holder that could not renew for so long has lost it: earlier than anybody can take over."""
 PERIOD_SECONDS = 2.0
+SEPARATOR = "_"
+"""Between the pod and what makes an identity unique; no name of a pod has it."""
 
 Step = Literal["create", "take", "renew", "wait"]
 
@@ -38,19 +41,26 @@ class LeaseSeen:
     unchanged_seconds: float
 
 
-def decide(lease: LeaseSeen | None, me: str) -> Step:
-    """What to do about it."""
+def identity_in(pod: str) -> str:
+    """Of one process: unique for ever, with each start."""
+    return f"{pod or 'operator'}{SEPARATOR}{secrets.token_hex(6)}"
+
+
+def decide(lease: LeaseSeen | None, me: str, pod: str = "") -> Step:
+    """What to do about it. `pod` is the name of ours, if there is one: another holder of the same pod is a process that
+    has ended, for the kubelet starts no second one before. Nobody has to wait for its Lease to run out."""
     if lease is None:
         return "create"
     if lease.holder == me:
         return "renew"
-    if not lease.holder or lease.unchanged_seconds > lease.duration_seconds:
+    predecessor = bool(pod) and lease.holder.startswith(pod + SEPARATOR)
+    if not lease.holder or predecessor or lease.unchanged_seconds > lease.duration_seconds:
         return "take"
     return "wait"
 
 
 class Elector:
-    """`kube` must be free to write: it is how leadership is gained. `identity` is unique for ever, with each start."""
+    """`kube` must be free to write: it is how leadership is gained. `pod` is the name of ours; empty outside of one."""
 
     def __init__(
         self,
@@ -58,11 +68,12 @@ class Elector:
         *,
         namespace: str,
         name: str,
-        identity: str,
+        pod: str,
         now: Callable[[], datetime] = utc_now,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._kube, self._namespace, self._name, self._identity = kube, namespace, name, identity
+        self._kube, self._namespace, self._name = kube, namespace, name
+        self._pod, self._identity = pod, identity_in(pod)
         self._now, self._monotonic = now, monotonic
         self.lease_uid = ""
         """Known once we lead: an id of this installation that no other cluster has."""
@@ -119,7 +130,7 @@ class Elector:
 
     async def _step(self) -> bool:
         found = await self._kube.get(LEASE, self._namespace, self._name)
-        step = decide(self._seen(found), self._identity)
+        step = decide(self._seen(found), self._identity, self._pod)
         try:
             match step:
                 case "wait":

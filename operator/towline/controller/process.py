@@ -5,7 +5,6 @@ Called by `__main__.py`, and by tests that run several in one process. It decide
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -84,7 +83,7 @@ class Operator:
                 free,
                 namespace=self.settings.system_namespace,
                 name=self.settings.lease,
-                identity=f"{self.settings.identity or 'operator'}_{secrets.token_hex(6)}",
+                pod=self.settings.identity,
             )
             self.kube = Kube(api, may_write=elector.check)
             health = Health(metrics=self.metrics, alive=self._wrong, ready=self._unready)

@@ -22,6 +22,19 @@ def test_decide(lease: LeaseSeen | None, step: str) -> None:
     assert decide(lease, "me") == step
 
 
+@pytest.mark.parametrize(
+    ("holder", "pod", "step"),
+    [
+        ("operator-5d-x_1", "operator-5d-x", "take"),
+        ("operator-5d-x_1", "operator-5d-y", "wait"),
+        ("operator-5d-xy_1", "operator-5d-x", "wait"),
+        ("operator_1", "", "wait"),
+    ],
+)
+def test_a_process_that_follows_another_in_its_pod_need_not_wait(holder: str, pod: str, step: str) -> None:
+    assert decide(LeaseSeen(holder, 15, 0), f"{pod}_2", pod) == step
+
+
 class Leases:
     """The API server's one Lease; `fault` is raised by the next requests."""
 
@@ -62,7 +75,7 @@ class Clock:
 
 
 def elector(leases: Leases, clock: Clock, name: str) -> Elector:
-    return Elector(leases, namespace="system", name="lease", identity=name, monotonic=clock)  # type: ignore[arg-type]
+    return Elector(leases, namespace="system", name="lease", pod=name, monotonic=clock)  # type: ignore[arg-type]
 
 
 async def test_the_second_waits_and_takes_over_when_the_first_stops_moving() -> None:
