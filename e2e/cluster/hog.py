@@ -4,6 +4,7 @@ A process of ours joins the container's cgroup and allocates until it is alone t
 `oom_score_adj` than we have, so the kernel takes the container's first.
 """
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,4 +31,7 @@ def out_of_memory(cluster: Cluster, pod: dict[str, Any]) -> None:
 
 
 def allocate(procs: Path) -> None:
-    subprocess.run([sys.executable, "-I", "-c", ALLOCATE, str(procs)], timeout=AT_MOST_SECONDS, check=True)  # noqa: S603
+    line = [sys.executable, "-I", "-c", ALLOCATE, str(procs)]
+    ended = subprocess.run(line, timeout=AT_MOST_SECONDS, check=False)  # noqa: S603
+    if ended.returncode not in (0, -signal.SIGKILL):  # the kernel may end ours as well, after the container's
+        raise subprocess.CalledProcessError(ended.returncode, line)
