@@ -166,19 +166,23 @@ async def _delete_gateways(stage: Stage, it: Run, random: Random) -> datetime:
 
 
 async def _kill_operator(stage: Stage, it: Run, random: Random) -> datetime:
-    (process,) = await stage.processes("operator")
-    at = await process.kill()
-    process.close()
+    at = await _without_operator(stage)
     await it.traces.let_go()
     return at
 
 
 async def _kill_both(stage: Stage, it: Run, random: Random) -> datetime:
-    (process,) = await stage.processes("operator")
-    at = await process.kill()
-    process.close()
+    at = await _without_operator(stage)
     await _kill_harness(stage, it, random)
     return at
+
+
+async def _without_operator(stage: Stage) -> datetime:
+    (process,) = await stage.processes("operator")
+    try:
+        return await process.kill()
+    finally:
+        process.close()
 
 
 async def _second_in_call(it: Run, random: Random) -> None:

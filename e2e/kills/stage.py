@@ -18,6 +18,7 @@ from e2e.kills.nodes import Process, until_process
 from e2e.kills.points import run_name
 from e2e.kubectl import Object
 from e2e.probe import probing_pod
+from e2e.recovery import is_ready
 from e2e.runs import Team
 from towline.events.notices import Notices
 from towline.events.store import Store
@@ -216,11 +217,6 @@ async def arms(stage: Stage) -> bool:
     container["name"] = HARNESS_CONTAINER
     line = ("create", "--dry-run=server", "--filename=-", "--output=json")
     return arming.VARIABLE in await stage.kubectl(*line, stdin=json.dumps(pod), check=False)
-
-
-def is_ready(pod: Object) -> bool:
-    conditions = pod["status"].get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def listed(*objects: Object) -> str:

@@ -158,33 +158,33 @@ async def found(where: Place, wanted: str, *, patient: bool = False) -> AsyncIte
     One without events is an error; with `patient` it is said to be waited for, and waited for.
     """
     async with api(where) as (kube, namespace):
-        known = await runs(kube, namespace)
-        run = find(known, namespace, wanted)
+        run, obj = await _look(kube, namespace, wanted)
         async with _store_url(where, kube) as url:
             store = Store.connect(url)
             try:
                 said = ""
                 while (await EventLog(store, run).state()).absent:
-                    obj = next(each for each in known if each["metadata"]["uid"] == run.uid)
-                    why = _without_events(run, obj)
-                    if not patient or (obj.get("status") or {}).get("phase") in TERMINAL_PHASES:
-                        raise Invalid(why)
-                    if why != said:
-                        print(f"towline: {one_line(why, MAX_NOTE_CHARACTERS)}", file=sys.stderr)
-                    said = why
+                    if (obj.get("status") or {}).get("phase") in TERMINAL_PHASES:
+                        raise Invalid(f"the event store has nothing of run {run.name} ({run.uid}) any more")
+                    why = standstill(obj)
+                    told = f"run {run.name} has no events yet" + (f" ({why})" if why else "")
+                    if not patient:
+                        raise Invalid(told)
+                    if told != said:
+                        print(f"towline: {one_line(told, MAX_NOTE_CHARACTERS)}", file=sys.stderr)
+                    said = told
                     await asyncio.sleep(LOOK_AGAIN_SECONDS)
-                    known = await runs(kube, namespace)
-                    run = find(known, namespace, run.uid)
-                yield store, run, standstill(next(each for each in known if each["metadata"]["uid"] == run.uid))
+                    run, obj = await _look(kube, namespace, run.uid)
+                yield store, run, standstill(obj)
             finally:
                 await store.aclose()
 
 
-def _without_events(run: RunRef, obj: Object) -> str:
-    if (obj.get("status") or {}).get("phase") in TERMINAL_PHASES:
-        return f"the event store has nothing of run {run.name} ({run.uid}) any more"
-    why = standstill(obj)
-    return f"run {run.name} has no events yet" + (f" ({why})" if why else "")
+async def _look(kube: "Kube", namespace: str, wanted: str) -> tuple[RunRef, Object]:
+    """The run that a name, a UID or its beginning means, and its object as it is now."""
+    known = await runs(kube, namespace)
+    run = find(known, namespace, wanted)
+    return run, next(each for each in known if each["metadata"]["uid"] == run.uid)
 
 
 @asynccontextmanager

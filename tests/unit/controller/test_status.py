@@ -3,22 +3,12 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from tests.unit.controller.world import FACTS, UID, World
+from tests.unit.controller.world import FACTS, POD, UID, World, working
 from towline.api.conditions import REASONS, ConditionType
 from towline.controller.status import COUNTERS_EVERY, check, due, status_of
 from towline.events.totals import Totals
 from towline.kube.pod_status import Trouble
 from towline.naming import harness_pod_name, sandbox_name
-
-POD = harness_pod_name(UID, 1)
-
-
-def working() -> World:
-    world = World()
-    world.settle()
-    world.starts(POD)
-    world.settle()
-    return world
 
 
 def said(world: World, kind: str) -> tuple[str, str]:
