@@ -25,7 +25,7 @@ from tests.control_plane.stage import ControlPlane, Played, Stage
 from tests.control_plane.test_process import pods_of
 from tests.durability.clients import told
 from tests.durability.rig import ENVIRONMENT
-from tests.durability.verdict import Case, Verdict, Way
+from tests.durability.verdict import Case, Verdict, Way, armed_by
 from towline.clock import utc_now
 from towline.errors import TowlineError
 from towline.events.event import draft
@@ -146,11 +146,22 @@ class Operators:
 # -- the runs --------------------------------------------------------------------------------------------------------
 
 
-async def life(run: Played) -> None:
-    """Two harnesses, two sandboxes, success, and the end of everything."""
-    stage = run.stage
+async def lose_policies(stage: Stage) -> None:
+    """Each is deleted, and put back once, so that the points on the way are passed as often each time."""
+    lost = {policy["metadata"]["uid"] for policy in await stage.kube.list(NETWORK_POLICY, stage.sandboxes)}
     for policy in await stage.kube.list(NETWORK_POLICY, stage.sandboxes):
         await stage.kube.delete(NETWORK_POLICY, stage.sandboxes, policy["metadata"]["name"])
+
+    async def back() -> bool:
+        there = {policy["metadata"]["uid"] for policy in await stage.kube.list(NETWORK_POLICY, stage.sandboxes)}
+        return len(there) == len(lost) and not there & lost
+
+    await stage.until(back, "the network policies are back")
+
+
+async def life(run: Played) -> None:
+    """Two harnesses, two sandboxes, success, and the end of everything."""
+    await lose_policies(run.stage)
     first = await run.harness()
     await run.runs(first)
     started = {"kind": "native", "version": "0", "epoch": 1}
@@ -279,6 +290,8 @@ class OperatorStand:
     _cases: int = 0
 
     async def explore(self) -> None:
+        # The first run with a sandbox on a new cluster needs what the later ones find there.
+        await self._played("kept", "")
         for name in PLAYS:
             first, violations, story = await self._played(name, "tell")
             if violations:
@@ -288,10 +301,8 @@ class OperatorStand:
 
     async def play(self, case: Case) -> Verdict:
         random = Random(f"{case.point}:{case.seed}")
-        if case.point not in self.ways:
-            return Verdict(case, "no play comes by", False, (), 0.0)
         way = random.choice(self.ways[case.point])
-        armed = f"{case.point}:{random.randint(1, way.passes)}"
+        armed = armed_by(case, way, random)
         began = time.monotonic()
         first, violations, story = await self._played(way.scenario, armed)
         reached = first.exit is not None and first.exit.signal == signal.SIGKILL

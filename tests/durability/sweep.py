@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -21,7 +21,7 @@ from typing import Protocol
 from tests.durability.operator_stand import operator_stand
 from tests.durability.rig import Arms, Rig, Run
 from tests.durability.scenarios import SCENARIOS, Scenario
-from tests.durability.verdict import Case, Tally, Verdict, Way
+from tests.durability.verdict import Case, Tally, Verdict, Way, armed_by
 from towline.failpoints import POINTS
 from towline.sandbox.bundle import Bundle, build_bundle
 from towline.settings import LocalSettings, read
@@ -46,7 +46,7 @@ class LocalStand:
     async def play(self, case: Case) -> Verdict:
         random = Random(f"{case.point}:{case.seed}")
         way = random.choice(self.ways[case.point])
-        armed = f"{case.point}:{random.randint(1, way.passes)}"
+        armed = armed_by(case, way, random)
         scenario = next(each for each in SCENARIOS if each.name == way.scenario)
         role = case.point.partition(".")[0]
         arms = armed_at(scenario, role, way.number, armed)
@@ -92,9 +92,28 @@ async def explore(rig: Rig, scenario: Scenario) -> dict[str, list[Way]]:
     return ways
 
 
+def cases_of(
+    points: Sequence[str], seeds: int, ways: Mapping[str, Sequence[Way]], tally: Tally
+) -> "asyncio.Queue[Case]":
+    """A point that nothing comes by is never reached, and told as such."""
+    cases: asyncio.Queue[Case] = asyncio.Queue()
+    for point in points:
+        if point not in ways:
+            tally.add(Verdict(Case(point, 1), "nothing comes by", False, (), 0.0))
+    for seed in range(1, seeds + 1):
+        for point in points:
+            if point in ways:
+                cases.put_nowait(Case(point, seed))
+    return cases
+
+
 async def work(stand: Stand, cases: "asyncio.Queue[Case]", tally: Tally) -> None:
     while not cases.empty():
-        tally.add(await stand.play(cases.get_nowait()))
+        case = cases.get_nowait()
+        verdict = await stand.play(case)
+        tally.add(verdict)
+        if not verdict.reached:
+            tally.add(await stand.play(replace(case, first=True)))
 
 
 async def local_sweep(points: Sequence[str], seeds: int, jobs: int, bundle: Bundle, tally: Tally) -> None:
@@ -104,42 +123,37 @@ async def local_sweep(points: Sequence[str], seeds: int, jobs: int, bundle: Bund
     for scenario in SCENARIOS:
         scenarios.put_nowait(scenario)
     cases: asyncio.Queue[Case] = asyncio.Queue()
+    barrier = asyncio.Barrier(jobs)
 
-    async def job(explored: asyncio.Barrier) -> None:
+    def fill() -> None:
+        nonlocal cases
+        for found in ways.values():
+            found.sort(key=lambda way: (way.scenario, way.number))  # a seed means the same in each sweep
+        cases = cases_of(points, seeds, ways, tally)
+        print(f"{len(ways)} points on the way of {len(SCENARIOS)} scenarios; {cases.qsize()} runs to come", flush=True)
+
+    async def job() -> None:
         async with Rig(bundle) as rig:
             while not scenarios.empty():
                 for point, found in (await explore(rig, scenarios.get_nowait())).items():
                     ways.setdefault(point, []).extend(found)
-            if await explored.wait() == 0:
+            if await barrier.wait() == 0:
                 fill()
-            await explored.wait()
+            await barrier.wait()
             await work(LocalStand(rig, ways), cases, tally)
 
-    def fill() -> None:
-        for found in ways.values():
-            found.sort(key=lambda way: (way.scenario, way.number))  # a seed means the same in each sweep
-        for seed in range(1, seeds + 1):
-            for point in points:
-                if point in ways:
-                    cases.put_nowait(Case(point, seed))
-                elif seed == 1:
-                    tally.add(Verdict(Case(point, 1), "no scenario comes by", False, (), 0.0))
-        print(f"{len(ways)} points on the way of {len(SCENARIOS)} scenarios; {cases.qsize()} runs to come", flush=True)
-
-    barrier = asyncio.Barrier(jobs)
     async with asyncio.TaskGroup() as group:
         for _ in range(jobs):
-            group.create_task(job(barrier))
+            group.create_task(job())
 
 
 async def operator_sweep(points: Sequence[str], seeds: int, tally: Tally) -> None:
     """One case at a time: an operator looks at all runs of its cluster."""
     async with operator_stand() as stand:
         await stand.explore()
-        print(f"{len(stand.ways)} points of the operator; {len(points) * seeds} runs to come", flush=True)
-        for seed in range(1, seeds + 1):
-            for point in points:
-                tally.add(await stand.play(Case(point, seed)))
+        cases = cases_of(points, seeds, stand.ways, tally)
+        print(f"{len(stand.ways)} points of the operator; {cases.qsize()} runs to come", flush=True)
+        await work(stand, cases, tally)
 
 
 async def sweep(points: Sequence[str], seeds: int, jobs: int) -> Tally:

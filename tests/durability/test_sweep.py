@@ -1,9 +1,11 @@
 """The sweep itself, on two points of each role; `make kill-sweep` does them all."""
 
+from random import Random
+
 import pytest
 
-from tests.durability.sweep import local_sweep
-from tests.durability.verdict import Case, Tally, Verdict
+from tests.durability.sweep import cases_of, local_sweep, work
+from tests.durability.verdict import Case, Tally, Verdict, Way, armed_by
 from towline.sandbox.bundle import build_bundle
 from towline.testing.checker import Violation
 
@@ -37,3 +39,31 @@ def test_the_last_line_counts():
     line = Tally(1, [violated]).line()
 
     assert line.startswith("points 1, runs 1, kills 1, lost 1, duplicated 0, out of order 0, double executions 1, ")
+
+
+async def test_a_point_that_was_passed_fewer_times_than_before_is_tried_at_its_first_pass():
+    class Once:
+        """A stand on which the point is passed once, though twice when it was explored."""
+
+        async def play(self, case: Case) -> Verdict:
+            armed = armed_by(case, Way("tools", 1, 2), LastHit())
+            return Verdict(case, armed, armed == "harness.answer.after:1", (), 0.0)
+
+    class LastHit(Random):
+        def randint(self, a: int, b: int) -> int:
+            return b
+
+    tally = Tally(1)
+    ways = {"harness.answer.after": [Way("tools", 1, 2)]}
+
+    await work(Once(), cases_of(["harness.answer.after"], 1, ways, tally), tally)
+
+    assert [each.reached for each in tally.verdicts] == [False, True]
+    assert tally.good
+
+
+def test_a_point_that_nothing_comes_by_fails_the_sweep():
+    tally = Tally(1)
+
+    assert cases_of(["harness.answer.after"], 2, {}, tally).empty()
+    assert not tally.good

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 from towline.testing.checker import Kind, Violation
 
@@ -33,6 +34,14 @@ class Way:
 class Case:
     point: str
     seed: int
+    first: bool = False
+    """To be killed at the first pass, whichever the seed says: a disturbed run may come by fewer times."""
+
+
+def armed_by(case: Case, way: Way, random: Random) -> str:
+    """The failpoint as a process is told of it."""
+    hit = random.randint(1, way.passes)
+    return f"{case.point}:{1 if case.first else hit}"
 
 
 @dataclass(frozen=True)
