@@ -19,9 +19,15 @@ WorldOf = Callable[..., Awaitable[World]]
 
 
 @pytest.fixture
-async def world_of(valkey_url: str, tmp_path: Path) -> AsyncIterator[WorldOf]:
-    """Makes the world with one run; the changes are fields of its snapshot."""
+async def store(valkey_url: str) -> AsyncIterator[Store]:
     store = Store.connect(valkey_url, patience_seconds=2)
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+async def world_of(store: Store, valkey_url: str, tmp_path: Path) -> AsyncIterator[WorldOf]:
+    """Makes the world with one run; the changes are fields of its snapshot."""
     notices = Notices(store)
     secret, identity_key = secrets.token_hex(32).encode(), secrets.token_hex(32).encode()
     made: list[World] = []
@@ -44,7 +50,6 @@ async def world_of(valkey_url: str, tmp_path: Path) -> AsyncIterator[WorldOf]:
                 await gateway.stop()
             await each.operator.stop()
     await notices.aclose()
-    await store.aclose()
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import aiohttp
 import pytest
 from redis.asyncio import Redis
 
-from tests.local.gateway.world import TOOLS, Gateway
-from towline.api.snapshot import Model, Policy, Sandbox, Snapshot
+from tests.local.gateway.world import Gateway, snapshot_of
+from towline.api.snapshot import Sandbox
 from towline.clock import utc_now
 from towline.errors import Rewound, StoreUnavailable
 from towline.events import runs as run_events
@@ -244,16 +244,7 @@ async def test_twenty_failovers_to_a_lagging_replica_lose_nothing_run_nothing_tw
 ):
     secret, identity_key = secrets.token_hex(32).encode(), secrets.token_hex(32).encode()
     run = RunRef("test", secrets.token_hex(16), "r")
-    snapshot = Snapshot(
-        namespace=run.namespace,
-        name=run.name,
-        uid=run.uid,
-        prompt="go",
-        model=Model(api="Scripted", provider="scripted", name="scripted"),
-        policy=Policy(default="Allow"),
-        tools=TOOLS,
-        sandbox=Sandbox(start_timeout_seconds=20),
-    )
+    snapshot = snapshot_of(run, sandbox=Sandbox(start_timeout_seconds=20))
     await run_events.create(store, run, snapshot.to_json(), now=utc_now())
     name, path, volume = sandbox_name(run.uid, 1), tmp_path / "tool.sock", tmp_path / "volume"
     volume.mkdir()

@@ -77,13 +77,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def store(valkey_url: str) -> AsyncIterator[Store]:
-    store = Store.connect(valkey_url)
-    yield store
-    await store.aclose()
-
-
-@pytest.fixture
 async def pod(store: Store) -> AsyncIterator[str]:
     """A registered harness pod of run `uid-1` in team-a, under epoch 3."""
     name = f"run-{secrets.token_hex(8)}-3"

@@ -36,6 +36,19 @@ VERSION = "2026-07-28"
 TOOLS = ("exec", "read_file", "write_file", "edit_file", "list_dir", "search")
 
 
+def snapshot_of(run: RunRef, **changes: Any) -> Snapshot:
+    """What the operator records of a run whose six tools are all allowed."""
+    values: dict[str, Any] = {
+        "prompt": "go",
+        "model": Model(api="Scripted", provider="scripted", name="scripted"),
+        "policy": Policy(default="Allow"),
+        "tools": TOOLS,
+        "sandbox": Sandbox(start_timeout_seconds=10),
+        **changes,
+    }
+    return Snapshot(namespace=run.namespace, name=run.name, uid=run.uid, **values)
+
+
 @dataclass
 class Answer:
     """An HTTP answer, body read."""
@@ -149,21 +162,7 @@ class World:
 
     async def new_run(self, **changes: Any) -> RunRef:
         run = RunRef("test", secrets.token_hex(16), "r")
-        values: dict[str, Any] = {
-            "policy": Policy(default="Allow"),
-            "tools": TOOLS,
-            "sandbox": Sandbox(start_timeout_seconds=10),
-            **changes,
-        }
-        snapshot = Snapshot(
-            namespace=run.namespace,
-            name=run.name,
-            uid=run.uid,
-            prompt="go",
-            model=Model(api="Scripted", provider="scripted", name="scripted"),
-            **values,
-        )
-        await run_events.create(self.store, run, snapshot.to_json(), now=utc_now())
+        await run_events.create(self.store, run, snapshot_of(run, **changes).to_json(), now=utc_now())
         return run
 
     async def gateway(self, store: Store | None = None) -> Gateway:
