@@ -1,6 +1,7 @@
 """Model requests over real HTTP, against the scripted server: every way it can go wrong has its fault."""
 
 import asyncio
+import socket
 from contextlib import aclosing, asynccontextmanager
 
 import aiohttp
@@ -206,6 +207,19 @@ async def test_a_provider_that_is_not_there_is_unavailable():
 
     with pytest.raises(ModelUnavailable):
         await ask(server, "AnthropicMessages")
+
+
+async def test_a_connection_that_does_not_come_about_is_not_told_as_a_slow_answer(monkeypatch):
+    monkeypatch.setattr(wire, "CONNECT_SECONDS", 0.2)
+    with socket.socket() as full, socket.socket() as first:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)  # holds one connection that nobody accepts, and passes over the next
+        first.connect(full.getsockname())
+        base_url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        given = Model(api="AnthropicMessages", provider="p", name="m", base_url=base_url)
+        async with open_session() as session:
+            with pytest.raises(ModelUnavailable, match=r"no connection within 0\.2 s"):
+                await anext(model_for(given, session, None).stream(REQUEST))
 
 
 async def test_the_server_answers_in_one_piece_too():

@@ -87,6 +87,8 @@ class Wire:
                         yield event
         except (SseTooLarge, UnicodeDecodeError) as fault:
             raise ModelProtocolError(f"malformed event stream: {type(fault).__name__}") from None
+        except aiohttp.ConnectionTimeoutError:  # a TimeoutError as well
+            raise ModelUnavailable(f"no connection within {self._timeout.sock_connect:g} s") from None
         except TimeoutError:
             raise ModelUnavailable(f"no complete answer within {self._timeout.total:g} s") from None
         except (aiohttp.ClientError, OSError) as fault:
