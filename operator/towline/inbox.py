@@ -45,10 +45,12 @@ async def post(
     """Posts a prompt, once per idempotency key: a repeat returns the first.
 
     Raises LogClosed on a finished run, Invalid for a run that does not exist, for a key that was used with another
-    content or delivery, for content that is too long, and for a delivery that does not exist.
+    content or delivery, for content that is blank or too long, and for a delivery that does not exist.
     """
     if delivery not in get_args(Delivery):
         raise Invalid(f'delivery: "{delivery}"; expected {", ".join(get_args(Delivery))}')
+    if not content.strip():
+        raise Invalid("prompt: it is blank; expected some words")
     size = len(content.encode("utf-8", "replace"))
     if size > MAX_CONTENT_BYTES:
         raise Invalid(f"prompt: {size} bytes; expected at most {MAX_CONTENT_BYTES}")

@@ -61,6 +61,13 @@ async def test_a_delivery_that_does_not_exist_is_refused(store, run):
         await inbox.post(store, run, "text", key="k", delivery="express")
 
 
+@pytest.mark.parametrize("content", ["", " \n\t"])
+async def test_a_blank_prompt_is_refused(store, run, content):
+    with pytest.raises(Invalid, match="prompt: it is blank; expected some words"):
+        await inbox.post(store, run, content, key="k")
+    assert await inbox.read_after(store, run, "") == []
+
+
 async def test_what_waits_in_the_inbox_is_what_was_posted_less_what_the_log_took(store, run, harness, now):
     for text in ("one", "two"):
         await inbox.post(store, run, text, key=text)

@@ -93,6 +93,8 @@ def resolve(
         in_provider(f'the model "{model.name}" has no price, which limits.maxCostMicroUSD needs')
     _check_tools(run.spec.tool_policy, template.spec, in_run, in_template)
     prompt = _filled(run.spec.prompt or "", run.spec.params, "spec.prompt", in_run)
+    if run.spec.prompt is not None and not prompt.strip():
+        in_run("spec.prompt is blank; expected some words")
     system_prompt = _filled(template.spec.system_prompt, run.spec.params, "spec.systemPrompt", in_template)
     if problems:
         raise Invalid(*problems)
@@ -223,7 +225,7 @@ def _filled(text: str, params: Mapping[str, str], field: str, report: Report) ->
     unknown = [name for name in dict.fromkeys(_PLACEHOLDER.findall(text)) if name not in params]
     for name in unknown:
         report(f"{field} has the placeholder {{{{params.{name}}}}}, and spec.params of the run has no {name}")
-    return _PLACEHOLDER.sub(lambda match: params.get(match[1], ""), text)
+    return _PLACEHOLDER.sub(lambda match: params.get(match[1], match[0]), text)
 
 
 def _all(provider: ModelProvider) -> str:

@@ -13,7 +13,12 @@ CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 
 def anthropic_problems(body: Mapping[str, Any]) -> list[str]:
     """Rules of the Messages API: alternating roles, each tool use answered by exactly the next message, and so on."""
-    return list(_anthropic(body["messages"]))
+    blank = ["system: text must hold more than white space"] * any(map(_blank, body.get("system", ())))
+    return [*blank, *_anthropic(body["messages"])]
+
+
+def _blank(block: Mapping[str, Any]) -> bool:
+    return block["type"] == "text" and not block["text"].strip()
 
 
 def _anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -35,8 +40,10 @@ def _anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"{where}: tool results must come first"
         open_ids = []
         for block in content:
-            if block["type"] == "text" and not block["text"].strip():
+            if any(map(_blank, [block, *block.get("content", ())])):
                 yield f"{where}: text must hold more than white space"
+            if block.get("is_error") and not block.get("content"):
+                yield f"{where}: a tool result that is an error needs content"
             if block["type"] == "tool_use":
                 yield from _call(where, block["id"], block["name"], seen)
                 open_ids.append(block["id"])

@@ -292,6 +292,10 @@ def test_a_local_class_has_its_folder_in_place_of_an_image() -> None:
             "AgentRun/hello: spec.prompt has the placeholder {{params.who}}, and spec.params of the run has no who",
         ),
         (
+            {"run": agent_run(prompt=" {{params.who}}\n", params={"who": ""})},
+            "AgentRun/hello: spec.prompt is blank; expected some words",
+        ),
+        (
             {"run": agent_run(continueFrom={"name": "earlier"})},
             "AgentRun/hello: spec.continueFrom cannot be followed yet; expected no such field",
         ),

@@ -29,6 +29,7 @@ from towline.harness.models.base import (
 from towline.harness.models.scripted import Scripted, words
 from towline.harness.models.sse import ServerSentEvent, SseParser
 from towline.harness.transcript import AssistantMessage, Native, Text, Thinking, ToolResult, ToolUse, UserMessage
+from towline.testing.provider_rules import anthropic_problems
 from towline.testing.scripted_wire import Answer, anthropic_events, openai_chunks, signature
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=30)
@@ -364,6 +365,27 @@ def test_the_anthropic_body_is_written_out_here():
             },
         ],
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "is_error", "content"),
+    [
+        ("\n", False, None),
+        ("", True, [{"type": "text", "text": "(no output)"}]),
+        (" \n", True, [{"type": "text", "text": "(no output)"}]),
+        (" x\n", True, [{"type": "text", "text": " x\n"}]),
+    ],
+)
+def test_a_result_without_words_goes_to_anthropic_as_it_may(text, is_error, content):
+    model = Model(api="AnthropicMessages", provider="p", name="claude")
+    results = {"tc_a_0": ToolResult("tc_a_0", text, is_error)}
+    called = AssistantMessage("msg_a", (ToolUse("tc_a_0", "exec", {}),), "tool_use", results)
+
+    body = anthropic_adapter.body(model, Request("msg_b", " \n", (UserMessage("a"), called), TOOLS))
+
+    [result] = body["messages"][2]["content"]
+    assert result.get("content") == content
+    assert anthropic_problems(body) == []
 
 
 def test_the_openai_body_is_written_out_here():

@@ -61,7 +61,7 @@ def logs(draw):
             data = {"message_id": f"msg_{seq:012x}"}
         elif type.startswith("agent.tool"):
             call_id = draw(st.sampled_from([*calls, "tc_unknown_0"]))
-            content = [{"type": "text", "text": draw(TEXT)}]
+            content = [{"type": "text", "text": draw(TEXT | st.sampled_from(["", "\n"]))}]
             data = {"call_id": call_id, "content": content, "is_error": draw(st.booleans()), "outcome": "ok"}
         turn = draw(st.integers(1, 3)) if type == "turn.started" else None
         events.append(Event(seq, f"ev_{seq}", type, RUN, turn, "", "harness", 1, json.dumps(data).encode()))

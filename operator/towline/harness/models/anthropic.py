@@ -83,7 +83,7 @@ class AnthropicMessages:
 def body(model: snapshot.Model, request: Request) -> dict[str, Any]:
     """The request's JSON. Three cache marks (tools, system, last message) of the four that the API allows."""
     wire: dict[str, Any] = {"model": model.name, "max_tokens": model.max_output_tokens, "stream": True}
-    if request.system:
+    if request.system.strip():
         wire["system"] = [{"type": "text", "text": request.system, **EPHEMERAL}]
     if request.tools:
         wire["tools"] = _tools(request.tools)
@@ -135,8 +135,9 @@ def _block(block: Block) -> list[dict[str, Any]]:
 def _result(message: AssistantMessage, use: ToolUse) -> dict[str, Any]:
     result = message.results[use.call_id]
     wire: dict[str, Any] = {"type": "tool_result", "tool_use_id": use.call_id, "is_error": result.is_error}
-    if result.text:
-        wire["content"] = [{"type": "text", "text": result.text}]
+    # The API refuses a text of white space, and an error without a text: for good, as the history keeps both.
+    if text := result.text if result.text.strip() else "(no output)" * result.is_error:
+        wire["content"] = [{"type": "text", "text": text}]
     return wire
 
 
