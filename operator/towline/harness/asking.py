@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from towline import failpoints
 from towline.api.snapshot import Snapshot
+from towline.errors import Invalid
 from towline.events.event import to_json
 from towline.events.totals import Totals
 from towline.harness.compaction import CHARACTERS_PER_TOKEN, Cut, compacted, to_summarise
@@ -41,7 +42,8 @@ SUMMARY_CHARACTERS = 200_000
 
 LOST = "HarnessLost"
 
-Content = list[dict[str, Any]]
+Recordable = dict[str, Any]
+"""Data of `agent.message`."""
 
 
 @dataclass(slots=True)
@@ -75,9 +77,8 @@ class Asker:
         got = await self._attempt(request, shown=True)
         if not isinstance(got, tuple):
             return got
-        this, answer, content = got
+        this, answer, message = got
         end, totals = self._end(this, answer.usage, None)
-        message = {"message_id": this.message_id, "content": content, "stop_reason": answer.stop_reason}
         failpoints.hit("harness.answer.before")
         await self.journal.append(end, Fact("agent.message", message), totals=totals)
         failpoints.hit("harness.answer.after")
@@ -122,7 +123,7 @@ class Asker:
         answers = self.journal.history.answers
         return Request(message_id, self.snapshot.system_prompt, tuple(messages), offered, answers, purpose)
 
-    async def _attempt(self, request: Request, *, shown: bool) -> "tuple[_Attempt, Finished, Content] | Fail | None":
+    async def _attempt(self, request: Request, *, shown: bool) -> "tuple[_Attempt, Finished, Recordable] | Fail | None":
         """The answer and what it took; a Fail when there is none to be had; None to decide again what comes next.
 
         That is so after an interruption, and after the pause that a failed attempt is followed by: a steering prompt
@@ -133,7 +134,7 @@ class Asker:
         failpoints.hit("harness.model.before")
         try:
             answer = await self.mail.unless_interrupted(self._stream(request, this))
-            return this, answer, _recordable(answer)
+            return this, answer, recordable(this.message_id, answer)
         except Interrupted:
             failpoints.hit("harness.interrupted")
             await self._record_interruption(this, request)
@@ -221,14 +222,24 @@ class Asker:
         return Fact("span.model_request_end", data), totals
 
 
-def _recordable(answer: Finished) -> Content:
-    """The blocks as they go into the log. Raises ModelProtocolError for an answer that no event can hold."""
+def recordable(message_id: str, answer: Finished) -> Recordable:
+    """The answer as it goes into the log. Raises ModelProtocolError for one that no event can hold."""
     content = [block_data(block) for block in answer.blocks]
-    if (size := len(to_json(content))) > MAX_ANSWER_BYTES:
-        fault = ModelProtocolError(f"the answer has {size} bytes; expected at most {MAX_ANSWER_BYTES}")
-        fault.usage = answer.usage
-        raise fault
-    return content
+    message = {"message_id": message_id, "content": content, "stop_reason": answer.stop_reason}
+    try:
+        size = len(to_json(message))
+    except (Invalid, RecursionError) as wrong:
+        raise _broken(answer, f"no event can hold the answer: {wrong}") from None
+    if size > MAX_ANSWER_BYTES:
+        raise _broken(answer, f"the answer has {size} bytes; expected at most {MAX_ANSWER_BYTES}")
+    return message
+
+
+def _broken(answer: Finished, why: str) -> ModelProtocolError:
+    """An answer that is complete and cannot be used: it costs what it cost."""
+    fault = ModelProtocolError(why)
+    fault.usage = answer.usage
+    return fault
 
 
 def _aborted(message_id: str, partial: str, reason: str) -> Fact:

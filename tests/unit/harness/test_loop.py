@@ -18,8 +18,15 @@ from towline.harness.models.base import (
 )
 from towline.harness.models.scripted import Scripted
 from towline.harness.ports import GatewayRefused
-from towline.harness.transcript import AssistantMessage, Text, ToolUse
+from towline.harness.transcript import AssistantMessage, Native, Text, ToolUse
 from towline.testing.ports import MemoryInbox, MemorySink, RoteModel, ports, use
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 def snapshot(**given):
@@ -313,6 +320,22 @@ async def test_an_answer_that_no_event_can_hold_is_a_fault_of_the_provider():
 
     assert sink.payloads("run.failed")[0]["reason"] == "ModelProtocolError"
     assert len(sink.payloads("agent.message_aborted")[0]["partial"]) == 65_536
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Finished((Native({"type": "search", "score": float("nan")}),), "end_turn", Usage(7)),
+        Finished((Native({"type": "search", "deep": nested(100_000)}),), "end_turn", Usage(7)),
+        Finished((Text("x"),), "x" * (8 << 20), Usage(7)),
+    ],
+)
+async def test_an_answer_that_is_no_json_or_too_large_in_any_part_is_a_fault_that_costs(answer):
+    _, sink, _, _ = await run(RoteModel(answer, "Done."))
+
+    assert sink.payloads("turn.retrying")[0]["reason"].startswith("ModelProtocolError: ")
+    assert sink.types[-1] == "run.completed"
+    assert sink.totals.input_tokens == 7 + 10
 
 
 async def test_a_long_result_is_cut_and_says_so():

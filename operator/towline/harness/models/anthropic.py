@@ -14,7 +14,6 @@ from towline.harness.models.base import (
     Finished,
     ModelAuthentication,
     ModelFault,
-    ModelProtocolError,
     ModelRequestRejected,
     ModelUnavailable,
     Request,
@@ -25,6 +24,7 @@ from towline.harness.models.base import (
     Usage,
 )
 from towline.harness.models.names import wire_name
+from towline.harness.models.shapes import text, token_count, well_shaped
 from towline.harness.models.sse import ServerSentEvent
 from towline.harness.models.wire import Wire
 from towline.harness.transcript import (
@@ -44,6 +44,7 @@ BASE_URL = "https://api.anthropic.com"
 PATH = "/v1/messages"
 HEADERS = {"anthropic-version": "2023-06-01"}
 EPHEMERAL = {"cache_control": {"type": "ephemeral"}}
+COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 STOP_REASONS = {"model_context_window_exceeded": "max_tokens"}
 FAULTS: dict[str, type[ModelFault]] = {
     "authentication_error": ModelAuthentication,
@@ -149,50 +150,51 @@ class Answer:
         self.error: Mapping[str, Any] | None = None
         self._message_id = message_id
         self._stop_reason = "end_turn"
-        self._usage: dict[str, Any] = {}
+        self._tokens: dict[str, int] = {}
         self._blocks: dict[int, _OpenBlock] = {}
 
     def take(self, event: ServerSentEvent) -> list[StreamEvent]:
         """Deltas to show. Raises ModelProtocolError for an event of another shape; unknown kinds are passed over."""
-        try:
+        with well_shaped(f"event {event.event[:40]!r}"):
             return self._take(json.loads(event.data))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-            raise ModelProtocolError(f"malformed event {event.event[:40]!r}: {type(fault).__name__}") from None
 
     def _take(self, data: dict[str, Any]) -> list[StreamEvent]:
         match data["type"]:
             case "message_start":
-                self._usage.update(data["message"].get("usage") or {})
+                self._count(data["message"])
                 return [self.usage]
             case "content_block_start":
                 self._blocks[data["index"]] = _OpenBlock(data["content_block"])
             case "content_block_delta":
                 return self._blocks[data["index"]].add(data["delta"])
             case "message_delta":
-                self._stop_reason = data["delta"].get("stop_reason") or self._stop_reason
-                self._usage.update({k: v for k, v in (data.get("usage") or {}).items() if v is not None})
+                self._stop_reason = text(data["delta"].get("stop_reason")) or self._stop_reason
+                self._count(data)
             case "message_stop":
                 self.complete = True
             case "error":
                 self.error = dict(data["error"])
         return []
 
+    def _count(self, data: Mapping[str, Any]) -> None:
+        usage = data.get("usage") or {}
+        self._tokens |= {name: token_count(usage[name]) for name in COUNTS if usage.get(name) is not None}
+
     @property
     def usage(self) -> Usage:
         """Reported so far. The API counts cached input apart; ours is the sum."""
-
-        def count(name: str) -> int:
-            value = self._usage.get(name)
-            return value if isinstance(value, int) else 0
-
-        cached = count("cache_read_input_tokens")
-        every = count("input_tokens") + count("cache_creation_input_tokens") + cached
-        return Usage(every, count("output_tokens"), cached)
+        asked, created, cached, answered = (self._tokens.get(name, 0) for name in COUNTS)
+        return Usage(asked + created + cached, answered, cached)
 
     def finished(self) -> Finished:
-        """Raises ModelUnavailable when the stream ended before the answer did."""
+        """Raises ModelUnavailable when the stream ended before the answer did, ModelProtocolError for one of another
+        shape."""
         if not self.complete:
             raise ModelUnavailable("the stream ended before the answer did")
+        with well_shaped("answer"):
+            return self._finished()
+
+    def _finished(self) -> Finished:
         blocks: list[Block] = []
         uses = 0
         for _, open_block in sorted(self._blocks.items()):
@@ -207,35 +209,36 @@ class _OpenBlock:
     def __init__(self, start: Mapping[str, Any]) -> None:
         self.kind = str(start["type"])
         self._native = dict(start)
-        self._text: list[str] = [str(start.get("text") or start.get("thinking") or "")]
+        self._text = [text(start.get(self.kind))] if self.kind in ("text", "thinking") else []
         self._json: list[str] = []
 
     def add(self, delta: Mapping[str, Any]) -> list[StreamEvent]:
         match delta["type"]:
             case "text_delta":
-                self._text.append(delta["text"])
-                return [TextDelta(delta["text"])]
+                self._text.append(text(delta["text"]))
+                return [TextDelta(self._text[-1])]
             case "thinking_delta":
-                self._text.append(delta["thinking"])
-                return [ThinkingDelta(delta["thinking"])]
+                self._text.append(text(delta["thinking"]))
+                return [ThinkingDelta(self._text[-1])]
             case "input_json_delta":
-                self._json.append(delta["partial_json"])
+                self._json.append(text(delta["partial_json"]))
             case "signature_delta":
-                self._native["signature"] = delta["signature"]
+                self._native["signature"] = text(delta["signature"])
         return []
 
     def close(self, message_id: str, index: int) -> list[Block]:
-        text = well_formed("".join(self._text))
+        said = well_formed("".join(self._text))
         match self.kind:
             case "text":
-                return [Text(text)] if text else []
+                return [Text(said)] if said else []
             case "thinking":
-                return [Thinking(text, {**self._native, "thinking": text})]
+                return [Thinking(said, {**self._native, "thinking": said})]
             case "redacted_thinking":
                 return [Thinking("", self._native)]
             case "tool_use":
                 raw = "".join(self._json) or json.dumps(self._native.get("input") or {})
-                return [tool_use(message_id, index, str(self._native["name"]), raw, str(self._native.get("id", "")))]
+                name, provider_id = text(self._native["name"]), text(self._native.get("id"))
+                return [tool_use(message_id, index, name, raw, provider_id)]
             case _:
                 return [Native(self._with_input())]
 

@@ -15,7 +15,6 @@ from towline.api import snapshot
 from towline.harness.models.base import (
     Finished,
     ModelFault,
-    ModelProtocolError,
     ModelUnavailable,
     Request,
     StreamEvent,
@@ -25,6 +24,7 @@ from towline.harness.models.base import (
     Usage,
 )
 from towline.harness.models.names import wire_name
+from towline.harness.models.shapes import text, token_count, well_shaped
 from towline.harness.models.sse import ServerSentEvent
 from towline.harness.models.wire import Wire, error_message
 from towline.harness.transcript import (
@@ -145,10 +145,8 @@ class Answer:
         if event.data.strip() == "[DONE]":
             self.complete = True
             return []
-        try:
+        with well_shaped("chunk"):
             return self._take(json.loads(event.data))
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as fault:
-            raise ModelProtocolError(f"malformed chunk: {type(fault).__name__}") from None
 
     def _take(self, chunk: dict[str, Any]) -> list[StreamEvent]:
         if chunk.get("error"):
@@ -161,43 +159,48 @@ class Answer:
             if choice.get("index", 0) != 0:
                 continue
             delta = choice.get("delta") or {}
-            if thinking := delta.get("reasoning_content") or delta.get("reasoning"):
+            if thinking := text(delta.get("reasoning_content") or delta.get("reasoning")):
                 self._thinking.append(thinking)
                 deltas.append(ThinkingDelta(thinking))
-            if text := delta.get("content"):
-                self._text.append(text)
-                deltas.append(TextDelta(text))
-            if refusal := delta.get("refusal"):
+            if said := text(delta.get("content")):
+                self._text.append(said)
+                deltas.append(TextDelta(said))
+            if refusal := text(delta.get("refusal")):
                 self._refused = True
                 self._text.append(refusal)
                 deltas.append(TextDelta(refusal))
             for call in delta.get("tool_calls") or []:
                 self._add_call(call)
-            self._finish_reason = choice.get("finish_reason") or self._finish_reason
+            self._finish_reason = text(choice.get("finish_reason")) or self._finish_reason
         return deltas
 
     def _add_call(self, delta: Mapping[str, Any]) -> None:
         """Join by index; a new id under an old index is a new call (servers that number every call 0)."""
-        id_, function = delta.get("id") or "", delta.get("function") or {}
+        id_, function = text(delta.get("id")), delta.get("function") or {}
         index = delta.get("index")
         known = next((call for call in reversed(self._calls) if index is None or call.index == index), None)
         if known is None or (id_ and known.id and id_ != known.id) or (index is None and function.get("name")):
             known = _OpenCall(index if index is not None else len(self._calls))
             self._calls.append(known)
         known.id = known.id or id_
-        known.name = known.name or function.get("name") or ""
+        known.name = known.name or text(function.get("name"))
         arguments = function.get("arguments") or ""
         known.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
 
     def finished(self) -> Finished:
-        """Raises ModelUnavailable when the stream ended before the answer did."""
+        """Raises ModelUnavailable when the stream ended before the answer did, ModelProtocolError for one of another
+        shape."""
         if not (self.complete or self._finish_reason):
             raise ModelUnavailable("the stream ended before the answer did")
+        with well_shaped("answer"):
+            return self._finished()
+
+    def _finished(self) -> Finished:
         blocks: list[Block] = []
         if thinking := well_formed("".join(self._thinking)):
             blocks.append(Thinking(thinking, {"reasoning_content": thinking}))
-        if text := well_formed("".join(self._text)):
-            blocks.append(Text(text))
+        if said := well_formed("".join(self._text)):
+            blocks.append(Text(said))
         for position, call in enumerate(self._calls):
             blocks.append(tool_use(self._message_id, position, call.name, "".join(call.arguments), call.id))
         reason = "refusal" if self._refused else self._finish_reason or "stop"
@@ -215,5 +218,6 @@ class _OpenCall:
 
 
 def _usage(wire: Mapping[str, Any]) -> Usage:
-    cached = (wire.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return Usage(int(wire.get("prompt_tokens") or 0), int(wire.get("completion_tokens") or 0), int(cached))
+    cached = token_count((wire.get("prompt_tokens_details") or {}).get("cached_tokens"))
+    asked, answered = token_count(wire.get("prompt_tokens")), token_count(wire.get("completion_tokens"))
+    return Usage(asked, answered, min(cached, asked))
