@@ -20,7 +20,7 @@ MAX_RESULT_META = "anthropic/maxResultSizeChars"
 MAX_RESULT_CHARACTERS = 100_000
 """Above our own bound of 40,000, so that no client shortens what we already shortened."""
 
-FILE_TOOL_SECONDS = 60
+FILE_TOOL_SECONDS = 30
 """Bound on every tool but exec: reading or searching a workspace is quick, or stuck."""
 
 
@@ -144,7 +144,7 @@ def whole_numbers(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def seconds_allowed(tool: str, arguments: dict[str, Any], exec_timeout_seconds: int) -> int:
-    """How long the tool server lets this call run."""
+    """How long the tool server lets this call run: the order names it, and the model is told when it was reached."""
     if tool != "exec":
         return FILE_TOOL_SECONDS
     return int(arguments.get("timeout_seconds", exec_timeout_seconds))

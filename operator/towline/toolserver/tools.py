@@ -18,9 +18,10 @@ from .result import Result, ToolFault
 from .walk import BAD_PATTERN, list_dir, search
 
 EXEC_SECONDS = 120
-EXEC_SECONDS_LIMIT = 3600
 WALK_SECONDS = 30.0
-"""For list_dir and search."""
+"""For list_dir and search. Like the one for exec it only stands in for a time that the order does not name."""
+EXEC_SECONDS_LIMIT = 3600
+"""Of what the model may ask for."""
 MATCHES = 100
 MATCHES_LIMIT = 1000
 
@@ -80,26 +81,26 @@ class Tools:
             "write_file": self._write_file,
             "edit_file": self._edit_file,
         }
-        self._lasting: dict[str, Callable[[Arguments, Call, float], Awaitable[Result]]] = {
+        self._lasting: dict[str, Callable[[Arguments, Call, float | None], Awaitable[Result]]] = {
             "exec": self._exec,
             "list_dir": self._list_dir,
             "search": self._search,
         }
 
     async def run(self, call: Call, tool: str, arguments: Mapping[str, Any], seconds: float | None) -> Result:
-        """Run one call, for `seconds` at most when given. Raises ToolFault."""
+        """Run one call, for `seconds` at most: the order's word, which the model is told. Raises ToolFault."""
         started = time.monotonic()
         given = Arguments(arguments)
         if tool in self._quick:
             result = self._quick[tool](given)
         elif tool in self._lasting:
-            result = await self._lasting[tool](given, call, EXEC_SECONDS_LIMIT if seconds is None else seconds)
+            result = await self._lasting[tool](given, call, seconds)
         else:
             known = ", ".join((*self._lasting, *self._quick))
             raise ToolFault("UnknownTool", f"there is no tool {tool[:100]} here; known: {known}")
         return replace(result, duration_ms=round((time.monotonic() - started) * 1000))
 
-    async def _exec(self, arguments: Arguments, call: Call, seconds: float) -> Result:
+    async def _exec(self, arguments: Arguments, call: Call, seconds: float | None) -> Result:
         command, cwd = arguments.text("command"), arguments.text("cwd", ".")
         own = arguments.number("timeout_seconds", EXEC_SECONDS_LIMIT)
         arguments.end()
@@ -111,7 +112,7 @@ class Tools:
         with self._workspace.find(cwd) as spot:
             folder = spot.open_folder()
         try:
-            limit = min(EXEC_SECONDS if own is None else own, seconds)
+            limit = min((each for each in (own, seconds) if each is not None), default=EXEC_SECONDS)
             return await self._executor.command(command, folder, limit, call.cancelled, call.output)
         finally:
             os.close(folder)
@@ -135,7 +136,7 @@ class Tools:
             raise ToolFault("InvalidArguments", "argument old_text is empty, expected the text to replace")
         return edit_file(self._workspace, path, old, new, replace_all)
 
-    async def _list_dir(self, arguments: Arguments, call: Call, seconds: float) -> Result:
+    async def _list_dir(self, arguments: Arguments, call: Call, seconds: float | None) -> Result:
         path, depth = arguments.text("path", "."), arguments.number("depth", 5) or 1
         arguments.end()
         with self._workspace.find(path) as spot:
@@ -145,7 +146,7 @@ class Tools:
         finally:
             os.close(folder)
 
-    async def _search(self, arguments: Arguments, call: Call, seconds: float) -> Result:
+    async def _search(self, arguments: Arguments, call: Call, seconds: float | None) -> Result:
         pattern, path, glob = arguments.text("pattern"), arguments.text("path", "."), arguments.maybe_text("glob")
         most = arguments.number("max_results", MATCHES_LIMIT) or MATCHES
         arguments.end()
@@ -157,8 +158,9 @@ class Tools:
                 lambda at, output: search(at, spot.name, shown, pattern, glob, most, output), spot.folder, call, seconds
             )
 
-    async def _walk(self, work: Callable[[int, int], int], folder: int, call: Call, seconds: float) -> Result:
-        result = await self._executor.worker(work, folder, min(seconds, WALK_SECONDS), call.cancelled)
+    async def _walk(self, work: Callable[[int, int], int], folder: int, call: Call, seconds: float | None) -> Result:
+        limit = WALK_SECONDS if seconds is None else seconds
+        result = await self._executor.worker(work, folder, limit, call.cancelled)
         # A worker's exit status is our own business.
         plain = replace(result, exit_code=None, signal=None)
         if result.outcome != "ok" or result.exit_code == 0:

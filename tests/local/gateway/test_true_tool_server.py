@@ -90,6 +90,15 @@ async def test_endings_of_commands_are_told_as_a_terminal_would(gateway):
     assert (outcome, text) == ("ok", "[killed by signal 9]")
 
 
+async def test_a_search_that_takes_too_long_says_after_which_time_it_was_ended(gateway, monkeypatch):
+    monkeypatch.setattr("towline.gateway.tools.FILE_TOOL_SECONDS", 1)
+    await said(gateway, "write_file", path="a", content="a" * 40 + "!")
+
+    outcome, text = await said(gateway, "search", pattern="(a+)+$")
+
+    assert (outcome, text) == ("error", "[timed out after 1 s]")
+
+
 async def test_errors_of_tools_are_results_for_the_model(gateway):
     for tool, arguments in (
         ("read_file", {"path": "missing"}),

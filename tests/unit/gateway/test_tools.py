@@ -90,4 +90,4 @@ def test_a_whole_number_written_with_a_point_is_handed_on_without():
 def test_only_commands_choose_their_timeout():
     assert seconds_allowed("exec", {"command": "x", "timeout_seconds": 7}, 120) == 7
     assert seconds_allowed("exec", {"command": "x"}, 90) == 90
-    assert seconds_allowed("read_file", {"path": "x"}, 90) == 60
+    assert seconds_allowed("read_file", {"path": "x"}, 90) == 30
