@@ -6,7 +6,7 @@ import json
 import pytest
 
 from towline.errors import CallMismatch, Fenced, Invalid, LogClosed, RunCancelled
-from towline.events import calls, runs
+from towline.events import calls, runs, sandbox
 from towline.events.event import draft
 from towline.events.log import EventLog
 
@@ -95,6 +95,16 @@ async def test_of_two_results_the_first_wins_and_the_other_learns_it(store, run,
     assert sorted(ours for ours, _ in answers) == [False, True]
     assert len({call.result for _, call in answers}) == 1
     assert await types(store, run) == ["agent.tool_use", "agent.tool_result"]
+
+
+async def test_the_result_that_is_recorded_says_which_sandbox_the_model_was_told_of(store, run, claim, settle):
+    await claim()
+    await settle(new_sandbox="sandbox-2")
+    await settle(new_sandbox="sandbox-3")
+    await claim("tc_2")
+    await settle("tc_2")
+
+    assert (await sandbox.read(store, run)).told == "sandbox-2"
 
 
 async def test_a_settled_call_is_adopted_by_the_next_claim(store, run, claim, settle):

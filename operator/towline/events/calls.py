@@ -103,16 +103,24 @@ async def dispatch(
 
 
 async def settle(
-    store: Store, run: RunRef, call_id: str, *, event: Draft, before: Sequence[Draft] = (), known: Call | None = None
+    store: Store,
+    run: RunRef,
+    call_id: str,
+    *,
+    event: Draft,
+    before: Sequence[Draft] = (),
+    new_sandbox: str = "",
+    known: Call | None = None,
 ) -> tuple[bool, Call]:
     """The first result wins, under whatever epoch: (True, …) and `before` and `event` (agent.tool_result) are appended.
+    `new_sandbox` is noted in the sandbox's record as told, when this result tells the model that it is a new one.
 
     (False, the call with the result that won) otherwise. After the end of the run nothing is appended; a result that
     comes later than that is only kept in the ledger, as `<id>:late`. Raises StoreLost as `dispatch` does.
     """
     _check_call_id(call_id)
     arguments = [part for one in (*before, event) for part in await script_args(store, run, one)]
-    return await _transition(store, run, "settle", call_id, [*_standing(known), *arguments], event.data)
+    return await _transition(store, run, "settle", call_id, [*_standing(known), new_sandbox, *arguments], event.data)
 
 
 async def unwanted(store: Store, run: RunRef, call_ids: Sequence[str]) -> set[str]:
@@ -172,7 +180,9 @@ async def _transition(
 ) -> tuple[bool, Call]:
     """`own` is the data of the agent.tool_result that is being recorded."""
     keys = run.keys
-    reply = await store.script("call", [keys.meta, keys.log, keys.calls], [keys.notify, verb, call_id, *arguments])
+    reply = await store.script(
+        "call", [keys.meta, keys.log, keys.calls, keys.sandbox], [keys.notify, verb, call_id, *arguments]
+    )
     if reply[0] == b"LOST":
         raise StoreLost(call_id)
     ours, line, name, result, cancel, incarnation = reply

@@ -16,14 +16,15 @@ from towline.events.store import Store
 UNRESPONSIVE = "Unresponsive"
 """Reason of a loss that the gateway found."""
 
-RECORD_FIELDS = ("name", "state", "address", "provider", "reason", "message", "generation")
+RECORD_FIELDS = ("name", "state", "address", "provider", "reason", "message", "generation", "told")
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxRecord:
     """`state` is Absent, Starting, Ready, Lost, Failed, Suspended or Deleted; `address` is `unix:/path` or `http://host:port`.
 
-    `generation` rises with each want. The operator names the sandbox it starts by the next one or the same.
+    `generation` rises with each want. The operator names the sandbox it starts by the next one or the same. `told` is
+    the last sandbox of which a recorded result says that its workspace began anew.
     """
 
     name: str = ""
@@ -33,6 +34,7 @@ class SandboxRecord:
     reason: str = ""
     message: str = ""
     generation: int = 0
+    told: str = ""
 
 
 async def want(store: Store, run: RunRef, call_id: str, *, now: datetime) -> SandboxRecord:
@@ -116,7 +118,7 @@ async def _change(
 
 
 def record_of(values: Sequence[Any]) -> SandboxRecord:
-    name, state, address, provider, reason, message, generation = (
+    name, state, address, provider, reason, message, generation, told = (
         value.decode() if value is not None else "" for value in values
     )
-    return SandboxRecord(name, state or "Absent", address, provider, reason, message, int(generation or 0))
+    return SandboxRecord(name, state or "Absent", address, provider, reason, message, int(generation or 0), told)

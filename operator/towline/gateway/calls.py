@@ -136,8 +136,10 @@ class Calls:
         else:
             failpoints.hit("gateway.refusal")
         failpoints.hit("gateway.settle.before")
-        answer = await record.settle(finding, round((asyncio.get_running_loop().time() - started) * 1000))
+        won, answer = await record.settle(finding, round((asyncio.get_running_loop().time() - started) * 1000))
         failpoints.hit("gateway.settle.after")
+        if won:
+            run.lease.told(finding.new_sandbox)
         run.lease.acknowledge(request.call_id)
         if finding.outcome != "ok":
             fields = {"run": run.ref.uid, "call": request.call_id, "tool": request.name, "outcome": answer.outcome}
@@ -214,7 +216,8 @@ class Calls:
         run.lease.answered()
         if reply.code == RESULT_DROPPED:
             return result.unknown(RESULT_DROPPED, "the tool server ran the call, but had to drop its result")
-        return result.from_reply(reply, timeout_seconds=seconds, note=sandbox.take_note())
+        new_sandbox = sandbox.name if sandbox.untold else ""
+        return result.from_reply(reply, timeout_seconds=seconds, new_sandbox=new_sandbox)
 
     def _record(self, run: BoundRun, request: ToolRequest, decision: Decision | None = None) -> Record:
         decision = decision or decide(run.snapshot.policy, request.name, run.tools)

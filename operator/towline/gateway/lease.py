@@ -49,9 +49,6 @@ SILENT_CALLS = 2
 
 UNHEARD = float("-inf")
 
-RESET_NOTE = "[A new sandbox was started for this call: the workspace holds its initial files only.]"
-"""Before the first result out of every sandbox but a run's first."""
-
 
 @dataclass(slots=True)
 class ProvedSandbox:
@@ -60,16 +57,12 @@ class ProvedSandbox:
     client: SandboxClient
     instance: str
     heard: float
-    note: str = ""
+    untold: bool = False
+    """Its workspace began anew, and no recorded result says so yet."""
 
     @property
     def name(self) -> str:
         return self.client.name
-
-    def take_note(self) -> str:
-        """What the model has to be told with the next result; told once."""
-        note, self.note = self.note, ""
-        return note
 
 
 def outlived(record: SandboxRecord, name: str) -> bool:
@@ -163,6 +156,11 @@ class Lease:
         """It ran a call and said so."""
         self._silent = ("", 0)
 
+    def told(self, name: str) -> None:
+        """A recorded result says of the sandbox of that name that its workspace began anew."""
+        if self._current is not None and self._current.name == name:
+            self._current.untold = False
+
     async def silent(self, epoch: int, fault: SandboxFailed) -> None:
         """A call ended without a usable answer. A tool server that hangs is replaced, though its process lives."""
         self.doubt()
@@ -236,8 +234,8 @@ class Lease:
             if not hello.seeded:
                 failpoints.hit("gateway.seed.before")
                 await sandbox.client.seed(hello.instance, self._snapshot.workspace)
-                sandbox.note = RESET_NOTE if record.generation > 1 else ""
             if hello.instance != sandbox.instance:
+                sandbox.untold = hello.fresh and record.generation > 1 and record.told != record.name
                 fields = {"run": self._run.uid, "sandbox": record.name, "instance": hello.instance[:8]}
                 log.info("sandbox proved", extra={"fields": fields})
             sandbox.instance, sandbox.heard = hello.instance, _now()

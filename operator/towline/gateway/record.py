@@ -66,8 +66,8 @@ class Record:
         call_id, known = self._request.call_id, self._known
         return await ledger.dispatch(self._store, self._run, call_id, sandbox=sandbox, instance=instance, known=known)
 
-    async def settle(self, finding: Finding, duration_ms: int) -> ToolAnswer:
-        """Record the result, however long the store takes (bounded). The first result of a call is the result.
+    async def settle(self, finding: Finding, duration_ms: int) -> tuple[bool, ToolAnswer]:
+        """Record the result, however long the store takes (bounded): whether it is the call's, and the one that is.
 
         Raises StoreLost.
         """
@@ -78,7 +78,11 @@ class Record:
         while True:
             try:
                 won, call = await ledger.settle(
-                    self._store, self._run, request.call_id, event=event, before=before, known=self._known
+                    *(self._store, self._run, request.call_id),
+                    event=event,
+                    before=before,
+                    new_sandbox=finding.new_sandbox,
+                    known=self._known,
                 )
                 break
             except StoreUnavailable:
@@ -86,14 +90,14 @@ class Record:
                     raise
             await asyncio.sleep(1.0)
         if not won and call.result is not None:
-            return await self.stored(call)
+            return False, await self.stored(call)
         if self._use is None:
-            return result.answer(data, await self._read_back(call))
+            return won, result.answer(data, await self._read_back(call))
         drafts = [(each.id, each.type, each.time, json.loads(each.data)) for each in before]
         drafts = [(self._use.id, self._use.type, self._use.time, self._use_data), *drafts]
         drafts.append((event.id, event.type, event.time, data))
         told = record_of(request.args_hash, call.seq, call.result_seq, drafts) if call.result_seq else None
-        return result.answer(data, told)
+        return won, result.answer(data, told)
 
     async def stored(self, call: Call) -> ToolAnswer:
         """What a caller gets for a result that was recorded before."""

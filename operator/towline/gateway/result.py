@@ -21,6 +21,10 @@ MAX_EVENT_BYTES = 60 * 1024
 _ENVELOPE_BYTES = 1024
 """The data's other fields, with room to spare."""
 
+RESET_NOTE = "[A new sandbox was started: the workspace began again with its initial files only.]"
+"""Before the first recorded result out of every sandbox but a run's first, unless its workspace was kept. At least
+once: results that come at the same moment may each say it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -46,6 +50,8 @@ class Finding:
     truncated: bool = False
     total_bytes: int = 0
     exit_code: int | None = None
+    new_sandbox: str = ""
+    """The sandbox of which it tells that the workspace began anew."""
 
     def data(self, call_id: str, name: str, duration_ms: int) -> dict[str, Any]:
         """The data of the call's `agent.tool_result`; within MAX_EVENT_BYTES when encoded."""
@@ -68,8 +74,11 @@ def answer(data: dict[str, Any], record: dict[str, Any] | None) -> ToolAnswer:
     return ToolAnswer(data["call_id"], data["outcome"], data["content"][0]["text"], data["truncated"], record)
 
 
-def from_reply(reply: Reply, *, timeout_seconds: int, note: str = "") -> Finding:
-    """The tool server's result with its footers: what a person would see around the output in a terminal."""
+def from_reply(reply: Reply, *, timeout_seconds: int, new_sandbox: str = "") -> Finding:
+    """The tool server's result with its footers: what a person would see around the output in a terminal.
+
+    `new_sandbox` is the one it came out of, while the model does not know that the workspace in it began anew.
+    """
     footers = []
     if reply.truncated:
         footers.append(f"[{reply.total_bytes} bytes, middle omitted]")
@@ -85,7 +94,7 @@ def from_reply(reply: Reply, *, timeout_seconds: int, note: str = "") -> Finding
         footers.append(f"[{reply.killed} left-over processes killed]")
     if not reply.text and not footers:
         footers.append("[empty]" if reply.exit_code is None else "[no output]")
-    head = f"{note}\n" if note else ""
+    head = f"{RESET_NOTE}\n" if new_sandbox else ""
     foot = "\n".join(footers)
     room = MAX_TEXT_CHARACTERS - len(head) - len(foot) - 1
     body = middle_out(reply.text, room)
@@ -96,6 +105,7 @@ def from_reply(reply: Reply, *, timeout_seconds: int, note: str = "") -> Finding
         truncated=reply.truncated or body is not reply.text,
         total_bytes=reply.total_bytes,
         exit_code=reply.exit_code,
+        new_sandbox=new_sandbox,
     )
 
 

@@ -46,6 +46,8 @@ class Hello:
 
     instance: str
     seeded: bool
+    fresh: bool
+    """Its workspace was a new one when the tool server began: whatever is in it came since."""
 
 
 class SandboxClient:
@@ -86,7 +88,7 @@ class SandboxClient:
             raise SandboxFailed("BadReply", "the tool server's hello names no instance or proof")
         if not hmac.compare_digest(self._mac(f"towline-toolserver:{nonce}:{instance}").encode(), proof.encode()):
             raise SandboxFailed("KeyMismatch", f"what answers at {self.address} does not hold the key of {self.name}")
-        return Hello(instance, said.get("seeded") is True)
+        return Hello(instance, seeded=said.get("seeded") is True, fresh=said.get("fresh") is True)
 
     async def seed(self, instance: str, files: Sequence[WorkspaceFile]) -> None:
         """Put the run's files into a fresh workspace; the tool server does it once per volume, repeats are harmless."""

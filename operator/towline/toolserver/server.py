@@ -52,6 +52,7 @@ class ToolServer:
 
     def __init__(self, keyholder: Keyholder, workspace: Workspace, tools: Tools, marker: str) -> None:
         self._keyholder, self._workspace, self._tools, self._marker = keyholder, workspace, tools, marker
+        self._fresh = not os.path.lexists(marker)
         self._calls = Calls()
         self._connections: dict[Connection, None] = {}
         self.network_proved = False
@@ -153,6 +154,7 @@ class ToolServer:
             "workspace": self._workspace.path,
             "shell": shell(),
             "seeded": os.path.lexists(self._marker),
+            "fresh": self._fresh,
         }
 
     def _seed(self, body: Mapping[str, Any]) -> None:

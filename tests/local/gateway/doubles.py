@@ -33,6 +33,7 @@ class ToolServerDouble:
         self.executions: list[str] = []
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.seeded: list[list[dict[str, Any]]] = []
+        self.fresh = True
         self.began = asyncio.Event()
         self.hangs = False
         """Set: requests are taken, none is answered any more."""
@@ -77,7 +78,7 @@ class ToolServerDouble:
         nonce = json.loads(await self._record(request))["nonce"]
         proof = self._mac(f"towline-toolserver:{nonce}:{self.instance}")
         said = {"protocol": 1, "instance": self.instance, "proof": proof, "workspace": "/w", "shell": "/bin/sh"}
-        return web.json_response({**said, "seeded": bool(self.seeded)})
+        return web.json_response({**said, "seeded": bool(self.seeded), "fresh": self.fresh})
 
     def _authorised(self, request: web.Request) -> None:
         if request.headers.get("Authorization") != f"Towline {self._mac(f'towline-gateway:{self.instance}')}":
@@ -152,6 +153,8 @@ class OperatorDouble:
         self.fail_with = ""
         """Set: sandboxes fail to start, for this reason."""
         self.answers_wants = True
+        self.keeps_workspace = False
+        """Set: the next sandboxes find the workspace of the one before."""
         self._started = asyncio.Event()
         self._task = asyncio.create_task(self._serve())
 
@@ -198,6 +201,8 @@ class OperatorDouble:
             )
             return
         double = ToolServerDouble(self._folder, name, sandbox_key(self._secret, name))
+        if self.keeps_workspace:
+            double.fresh, double.seeded = False, self.sandbox.seeded
         await double.start()
         self.sandboxes.append(double)
         ready = SandboxRecord(name, "Ready", double.address, "local", "", "", record.generation)

@@ -13,6 +13,7 @@ from towline.events import calls as ledger
 from towline.events import live
 from towline.events import runs as run_events
 from towline.events import sandbox as sandbox_events
+from towline.gateway.result import RESET_NOTE
 
 
 async def begun(world, gateway, call_id="tc_1", command="hold a"):
@@ -205,9 +206,59 @@ async def test_after_a_lost_sandbox_the_next_call_gets_a_new_one_and_the_model_i
     second = await world.call(gateway, "exec", {"command": "echo 2"}, call_id="tc_2")
     third = await world.call(gateway, "exec", {"command": "echo 3"}, call_id="tc_3")
 
-    assert second.text.endswith("the workspace holds its initial files only.]\n2")
+    assert second.text == f"{RESET_NOTE}\n2"
     assert third.text == "3"
     assert len(world.operator.sandboxes) == 2
+
+
+async def test_another_gateway_does_not_tell_again_of_a_new_sandbox(world, monkeypatch):
+    monkeypatch.setattr("towline.gateway.lease.TRUSTED_SECONDS", 0.0)
+    one, other = await world.gateway(), await world.gateway()
+    await world.call(one, "exec", {"command": "echo 1"})
+    await world.operator.lose()
+    assert RESET_NOTE in (await world.call(one, "exec", {"command": "echo 2"})).text
+
+    assert (await world.call(other, "exec", {"command": "echo 3"})).text == "3"
+
+
+async def test_the_gateway_that_stands_in_tells_of_a_new_sandbox_that_it_did_not_prepare(world):
+    gateway, killed = await world.gateway(), await world.gateway_process("gateway.dispatch.after:1")
+    await world.call(gateway, "exec", {"command": "echo 1"})
+    await world.operator.lose()
+    with pytest.raises(aiohttp.ClientError):
+        await world.call(killed, "exec", {"command": "echo 2"}, call_id="tc_2")
+
+    answer = await world.call(gateway, "exec", {"command": "echo 2"}, call_id="tc_2")
+
+    assert len(world.operator.sandbox.seeded) == 1, "by the one that was killed"
+    assert answer.text == f"{RESET_NOTE}\n2"
+
+
+async def test_a_result_that_the_store_did_not_take_has_told_nobody_of_the_new_sandbox(world, monkeypatch):
+    monkeypatch.setattr("towline.gateway.lease.TRUSTED_SECONDS", 0.0)
+    gateway = await world.gateway()
+    await world.call(gateway, "exec", {"command": "echo 1"})
+    await world.operator.lose()
+    call = asyncio.create_task(world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_2"))
+    sandbox = await world.operator.started(2)
+    await asyncio.wait_for(sandbox.began.wait(), 60)
+    await world.store.client.delete(world.run.keys.calls)
+    sandbox.release("a")
+    assert (await call).reason == "StoreLost"
+
+    again = await world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_2")
+
+    assert again.text == f"{RESET_NOTE}\nheld a"
+
+
+async def test_a_workspace_that_was_kept_is_not_called_a_new_one(world, monkeypatch):
+    monkeypatch.setattr("towline.gateway.lease.TRUSTED_SECONDS", 0.0)
+    gateway = await world.gateway()
+    await world.call(gateway, "exec", {"command": "echo 1"})
+    await world.operator.lose()
+    world.operator.keeps_workspace = True
+
+    assert (await world.call(gateway, "exec", {"command": "echo 2"})).text == "2"
 
 
 async def test_a_sandbox_that_died_while_idle_costs_no_call(world, monkeypatch):
@@ -367,7 +418,7 @@ async def test_a_tool_server_that_hangs_while_its_process_lives_is_replaced(worl
     assert [answer.outcome for answer in hung] == ["unknown", "error"]
     assert "(NoAnswer)" in hung[0].text
     assert "not executed" in hung[1].text, "it was asked for a sign of life first"
-    assert after.text.endswith("initial files only.]\n3")
+    assert after.text == f"{RESET_NOTE}\n3"
     [lost] = await world.events("sandbox.lost")
     assert (lost.src, lost.payload["name"], lost.payload["reason"]) == ("gateway", sandbox.name, "Unresponsive")
 

@@ -179,7 +179,8 @@ async def test_a_seed_that_fails_leaves_the_volume_unseeded(server: Running) -> 
 async def test_a_second_server_on_the_volume_is_seeded_and_another_instance(server: Running) -> None:
     await server.guest.ask("POST", "/v1/seed", {"files": []})
     before = await server.guest.hello()
+    assert before["fresh"]
     async with running(server.volume.rename(server.volume.parent / "again")) as second:
         after = await second.guest.hello()
-    assert after["seeded"]
+    assert (after["seeded"], after["fresh"]) == (True, False)
     assert after["instance"] != before["instance"]

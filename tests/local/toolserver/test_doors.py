@@ -38,7 +38,7 @@ async def raw(server: Running, request: bytes) -> tuple[int, bool]:
 
 async def test_the_hello_is_complete_and_proves_the_key(server: Running) -> None:
     said = await server.guest.hello()
-    assert set(said) == {"protocol", "instance", "proof", "workspace", "shell", "seeded"}
+    assert set(said) == {"protocol", "instance", "proof", "workspace", "shell", "seeded", "fresh"}
     assert said["protocol"] == 1
     assert said["workspace"] == str(server.workspace)
     assert said["shell"] == "/bin/sh"

@@ -47,15 +47,19 @@ def test_a_non_zero_exit_code_is_no_error_of_the_call():
     }
 
 
-def test_a_note_comes_before_the_output():
-    assert from_reply(Reply("ok", "x", exit_code=0), timeout_seconds=5, note="[new]").text == "[new]\nx"
+def test_that_a_sandbox_is_a_new_one_comes_before_the_output():
+    finding = from_reply(Reply("ok", "x", exit_code=0), timeout_seconds=5, new_sandbox="sandbox-2")
+
+    assert (finding.text, finding.new_sandbox) == (f"{result.RESET_NOTE}\nx", "sandbox-2")
 
 
 def test_a_long_text_keeps_beginning_end_and_footer_and_says_that_it_was_cut():
-    finding = from_reply(Reply("ok", "a" * 50_000 + "z" * 50_000, 100_000, exit_code=3), timeout_seconds=5, note="[n]")
+    finding = from_reply(
+        Reply("ok", "a" * 50_000 + "z" * 50_000, 100_000, exit_code=3), timeout_seconds=5, new_sandbox="s"
+    )
 
     assert len(finding.text) <= MAX_TEXT_CHARACTERS
-    assert finding.text.startswith("[n]\naaa")
+    assert finding.text.startswith(f"{result.RESET_NOTE}\naaa")
     assert finding.text.endswith("zzz\n[exit code 3]")
     assert "100000 characters, middle omitted" in finding.text
     assert finding.truncated

@@ -9,18 +9,19 @@
 --   <id>:cancel  "1" once somebody asked a dispatched call to end: whoever executes it kills it
 --   <id>:late    data of a result that came after the run had ended and the call was settled without it
 --
--- KEYS  meta, log, calls
+-- KEYS  meta, log, calls, sandbox
 -- ARGV  channel, 'claim',    id, epoch, name (JSON string), args hash, then id, type, time, turn, data of agent.tool_use
 --                            and before it up to which seq, under which incarnation, the harness saw the log confirmed (or 0, 0)
 --       channel, 'cancel',   the same, then the event agent.tool_result: a call that nobody executes is settled so; one that
 --                            was dispatched is only marked
 --       channel, 'dispatch', id, time, seq of the claim, incarnation, sandbox, instance
---       channel, 'settle',   id, time, seq of the claim, incarnation, then id, type, time, turn, data of each event; the last is agent.tool_result
+--       channel, 'settle',   id, time, seq of the claim, incarnation, the sandbox that the result tells to be a new one or '',
+--                            then id, type, time, turn, data of each event; the last is agent.tool_result
 -- Reply {1 if this request made the transition (also when repeated) else 0, line, name, result or false, cancel or false,
 --       incarnation}; or, when the store has lost this claim or what comes before it, {'LOST', head, incarnation}, and it
 --       is logged: see the prelude
 -- Errors claim, cancel: STALE, CANCELLED <reason>, CLOSED, MISMATCH <id>; dispatch, settle: UNKNOWN <id>
-local CALLS, verb, id = KEYS[3], ARGV[2], ARGV[3]
+local CALLS, SANDBOX, verb, id = KEYS[3], KEYS[4], ARGV[2], ARGV[3]
 local run = load_run()
 
 local function words(line)
@@ -122,9 +123,12 @@ if call[1] == 'settled' then
   return answer(call[8] == event)
 end
 if not run.closed then
-  add_events(7, #ARGV - 4)
+  add_events(8, #ARGV - 4)
   commit(run, 'progress', run.head)
 end
 call[1], call[8], call[9] = 'settled', event, run.closed and '-' or run.head
 store(result_fields(id, data, call[9]))
+if ARGV[7] ~= '' then
+  redis.call('HSET', SANDBOX, 'told', ARGV[7])
+end
 return answer(true)

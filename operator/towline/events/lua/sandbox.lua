@@ -1,7 +1,8 @@
 -- sandbox: one transition of a run's sandbox record, and its event.
 --
--- The record holds name, state (Starting, Ready, Lost, Failed, Suspended, Deleted), address, provider, reason, message, generation, and
--- previous: the name before the one that is starting.
+-- The record holds name, state (Starting, Ready, Lost, Failed, Suspended, Deleted), address, provider, reason, message, generation,
+-- told: the last sandbox of which a result says that its workspace began anew (written by call), and previous: the name
+-- before the one that is starting.
 -- An event is logged once per sandbox name; after the end of the run only the record changes.
 --
 -- KEYS  meta, log, sandbox
@@ -10,13 +11,13 @@
 --       channel, 'lost',    epoch, name, Lost or Failed, reason, message, then the event sandbox.lost, then its src: the
 --                           gateway gives up a sandbox that does not answer, though the operator sees it alive
 --       channel, 'suspended' or 'deleted', epoch, name, then the event sandbox.suspended or sandbox.deleted
--- Reply {1 if this call changed the record else 0, name, state, address, provider, reason, message, generation}
+-- Reply {1 if this call changed the record else 0, name, state, address, provider, reason, message, generation, told}
 -- Errors want: CLOSED; the others: STALE
 local SANDBOX, verb = KEYS[3], ARGV[2]
 local run = load_run()
 
 local function answer(changed)
-  local reply = redis.call('HMGET', SANDBOX, 'name', 'state', 'address', 'provider', 'reason', 'message', 'generation')
+  local reply = redis.call('HMGET', SANDBOX, 'name', 'state', 'address', 'provider', 'reason', 'message', 'generation', 'told')
   table.insert(reply, 1, changed and 1 or 0)
   return reply
 end
