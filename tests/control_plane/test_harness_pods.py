@@ -4,8 +4,9 @@ import pytest
 
 from tests.control_plane.played import working
 from tests.control_plane.stage import Stage
+from towline.events.pods import HarnessPod, harness_of
 from towline.kube.kinds import POD
-from towline.naming import harness_pod_name
+from towline.naming import harness_key, harness_pod_name
 
 
 async def test_a_crash_is_a_new_epoch_and_an_event(stage: Stage) -> None:
@@ -42,6 +43,24 @@ async def test_an_evicted_harness_is_replaced_and_not_counted(stage: Stage) -> N
 
     await run.harness(2)
     assert (await run.until(lambda status: status.get("epoch") == 2))["attempts"][0]["reason"] == "Evicted"
+
+
+async def test_a_harness_that_the_store_has_forgotten_is_registered_again(stage: Stage) -> None:
+    """A failover loses it beside a run that is whole; then the gateway would know the harness no more."""
+    await stage.started()
+    run = await stage.run("hello", backoffLimit=0)
+    pod = await run.harness()
+    name = pod["metadata"]["name"]
+    assert await stage.store.client.delete(harness_key(name)) == 1
+
+    await run.runs(pod)
+
+    async def registered() -> HarnessPod | None:
+        return await harness_of(stage.store, name)
+
+    known = await stage.until(registered, "the gateway knows the harness")
+    assert (known.run, known.epoch) == (run.ref, 1)
+    assert (await run.status()).get("attempt", 0) == 0
 
 
 @pytest.mark.parametrize("cause", ["EvictionByEvictionAPI", "PreemptionByScheduler", "DeletionByTaintManager"])

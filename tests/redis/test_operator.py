@@ -68,6 +68,18 @@ async def test_the_states_of_many_runs_come_in_their_order(store: Store, now: da
     assert [each.name for each in await states(store, many)] == ["", "run-1", ""]
 
 
+async def test_a_glance_shows_whether_the_gateway_knows_the_harness(store: Store, run: RunRef, now: datetime) -> None:
+    await runs.create(store, run, b"{}", now=now)
+    name = harness_pod_name(run.uid, 1)
+
+    assert not (await glance(store, run, harness=name, with_spec=True)).registered
+    await pods.register_harness(store, name, run, 1)
+    seen = await glance(store, run, harness=name, with_spec=True)
+
+    assert (seen.registered, seen.spec) == (True, b"{}")
+    assert (await glance(store, run)).registered, "nobody was asked for"
+
+
 async def test_a_harness_pod_speaks_for_its_run_until_it_is_forgotten(store: Store, run: RunRef) -> None:
     name = harness_pod_name(run.uid, 3)
     assert await pods.harness_of(store, name) is None

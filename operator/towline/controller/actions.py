@@ -50,6 +50,13 @@ class CreateHarness:
 
 
 @dataclass(frozen=True, slots=True)
+class RegisterHarness:
+    """Registers a pod that there is once more: the store has lost it."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeletePod:
     """Deletes exactly this pod. `grace_seconds` None leaves it the time that its manifest gives."""
 
@@ -141,6 +148,7 @@ Action = (
     | Grant
     | RaiseEpoch
     | CreateHarness
+    | RegisterHarness
     | DeletePod
     | RequestCancel
     | Finish

@@ -29,6 +29,7 @@ from towline.controller.actions import (
     MarkSandboxReady,
     MarkSandboxSuspended,
     RaiseEpoch,
+    RegisterHarness,
     RequestCancel,
     Settle,
     StoreSnapshot,
@@ -127,6 +128,8 @@ class Hands:
                 await tell_store.raise_epoch(store, seen, raised, lost)
             case CreateHarness(granted_epoch):
                 return await self.pod_maker.create_harness(seen, await self._snapshot(seen), granted_epoch)
+            case RegisterHarness(granted_epoch):
+                await pods.register_harness(store, harness_pod_name(ref.uid, granted_epoch), ref, granted_epoch)
             case DeletePod():
                 return await self.pod_maker.delete(seen, action)
             case RequestCancel(reason):
@@ -210,6 +213,7 @@ def wrote_to_store(actions: Sequence[Action]) -> bool:
             action,
             StoreSnapshot
             | RaiseEpoch
+            | RegisterHarness
             | RequestCancel
             | Finish
             | MarkSandboxReady

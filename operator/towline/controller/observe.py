@@ -7,7 +7,7 @@ something has been seen is the only thing it remembers, and only delays follow f
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -63,7 +63,7 @@ class Observer:
             run=run,
             now=self.now(),
             live=obj is not None,
-            store=await self._glance(run, entry.facts is None),
+            store=await self._glance(run, entry.harnesses.values(), entry.facts is None),
             harnesses=tuple(entry.harnesses.values()),
             sandboxes=tuple(entry.sandboxes.values()),
             facts=entry.facts,
@@ -83,7 +83,7 @@ class Observer:
     async def reread(self, seen: Observed) -> Observed:
         """The same look after we wrote to the store."""
         entry = self.cache.entry((seen.run.namespace, seen.run.name))
-        told = await self._glance(seen.run, seen.facts is None)
+        told = await self._glance(seen.run, seen.harnesses, seen.facts is None)
         facts = seen.facts or (facts_of(told.spec) if told is not None and told.spec is not None else None)
         if entry is not None:
             entry.facts = facts
@@ -120,11 +120,12 @@ class Observer:
             entry.stale = False
         return obj
 
-    async def _glance(self, run: RunSeen, with_spec: bool) -> Glance | None:
+    async def _glance(self, run: RunSeen, harnesses: Iterable[PodSeen], with_spec: bool) -> Glance | None:
         if time.monotonic() < self._away_until:
             return None
         try:
-            return await glance(self.store, run.ref, with_spec=with_spec)
+            acting = next((pod.name for pod in harnesses if pod.alive and pod.number == run.epoch), "")
+            return await glance(self.store, run.ref, harness=acting, with_spec=with_spec)
         except StoreUnavailable:
             self._away_until = time.monotonic() + STORE_PAUSE_SECONDS
             return None

@@ -20,6 +20,7 @@ from towline.controller.actions import (
     Grant,
     Plan,
     RaiseEpoch,
+    RegisterHarness,
     RequestCancel,
     StoreSnapshot,
 )
@@ -126,6 +127,8 @@ def _running(seen: Observed, made: Plan) -> None:
     elif overdue(pod, seen, made):
         delete(pod, seen, made)
         _lost(seen, Ended(reason="NodeLost", disruption=True, at=pod.deadline), made)
+    elif seen.store is not None and not seen.store.registered:
+        made.do(RegisterHarness(run.epoch))
     if not any(isinstance(action, Finish) for action in made.actions):
         plan_sandbox.plan(seen, made)
 

@@ -1,4 +1,4 @@
-"""Everything an operator needs of a run, in one round trip: its state, its sandbox, its last event.
+"""Everything an operator needs of a run, in one round trip: its state, its sandbox, its harness, its last event.
 
 Called by the controller on each look at a run, and by its sweep for many runs at once. The log is not folded: what is
 summed up stands in `meta`, and the last event of a closed log is its terminal event.
@@ -13,6 +13,7 @@ from towline.events.event import Event, RunRef
 from towline.events.log import META_FIELDS, RunState, event_of, resolve, state_of
 from towline.events.sandbox import RECORD_FIELDS, SandboxRecord, record_of
 from towline.events.store import Store
+from towline.naming import harness_key
 
 _PIPELINE = 500
 
@@ -26,6 +27,8 @@ class Glance:
     last: Event | None
     spec: bytes | None = None
     """The snapshot, only when it was asked for."""
+    registered: bool = True
+    """The gateway knows the harness pod that was asked for. A failover may lose that beside a run that is whole."""
 
     @property
     def terminal(self) -> Event | None:
@@ -33,8 +36,8 @@ class Glance:
         return self.last if self.state.closed is not None else None
 
 
-async def glance(store: Store, run: RunRef, *, with_spec: bool = False) -> Glance:
-    """Raises StoreUnavailable."""
+async def glance(store: Store, run: RunRef, *, harness: str = "", with_spec: bool = False) -> Glance:
+    """`harness` is the name of the pod that acts for the run, if one does. Raises StoreUnavailable."""
     keys = run.keys
 
     async def read() -> list[Any]:
@@ -42,11 +45,14 @@ async def glance(store: Store, run: RunRef, *, with_spec: bool = False) -> Glanc
         pipeline.execute_command("HMGET", keys.meta, *META_FIELDS)
         pipeline.execute_command("HMGET", keys.sandbox, *RECORD_FIELDS)
         pipeline.execute_command("XREVRANGE", keys.log, "+", "-", "COUNT", 1)
+        if harness:
+            pipeline.execute_command("EXISTS", harness_key(harness))
         if with_spec:
             pipeline.execute_command("GET", keys.spec)
         return list(await pipeline.execute())
 
-    meta, sandbox, entries, *spec = await store.call(read)
+    meta, sandbox, entries, *more = await store.call(read)
+    registered = bool(more.pop(0)) if harness else True
     state = state_of(meta)
     last = event_of(run, int(entries[0][0][:-2]), entries[0][1]) if entries else None
     if last is not None and state.closed is not None:
@@ -54,7 +60,7 @@ async def glance(store: Store, run: RunRef, *, with_spec: bool = False) -> Glanc
             last = await resolve(store, last)
         except Gap:
             last = replace(last, data=b"{}")  # the outcome stands in the type; its details are gone
-    return Glance(state, record_of(sandbox), last, spec[0] if spec else None)
+    return Glance(state, record_of(sandbox), last, more[0] if more else None, registered)
 
 
 async def states(store: Store, runs: Sequence[RunRef]) -> list[RunState]:

@@ -1,4 +1,4 @@
-"""Which run and epoch a harness pod speaks for, written before the pod exists and removed with it.
+"""Which run and epoch a harness pod speaks for, written before the pod exists, kept while it lives, removed with it.
 
 The operator registers, the gateway looks up what a token's pod name means. That the pod is genuine is the token's to
 prove; this only says whose it is.
@@ -26,7 +26,7 @@ async def register_harness(store: Store, pod_name: str, run: RunRef, epoch: int)
 
 
 async def harness_of(store: Store, pod_name: str) -> HarnessPod | None:
-    """None for a pod that was never registered, or is gone."""
+    """None for a pod that was never registered, or is gone; or the store has lost it, until the operator looks."""
     fields = ("namespace", "uid", "name", "epoch")
     values = await store.call(lambda: store.client.execute_command("HMGET", harness_key(pod_name), *fields))
     if None in values:

@@ -1,9 +1,9 @@
 """Identity in a cluster: the token that the kubelet put into a harness pod, and the API server's word for it.
 
 The review proves pod, service account and audience; whose harness the pod is was registered by the operator before it
-made the pod (`events/pods.py`), since only the operator chooses names in that namespace. Nothing here is a secret that
-we would have to keep. Revocation takes as long as an answer is remembered: the fence against a stale harness is its
-epoch, not its token.
+made the pod (`events/pods.py`), since only the operator chooses names in that namespace, and is registered again when
+the store has lost it. Nothing here is a secret that we would have to keep. Revocation takes as long as an answer is
+remembered: the fence against a stale harness is its epoch, not its token.
 """
 
 import base64
@@ -77,7 +77,9 @@ class TokenReviewIdentity:
         pod = pod_of(status, self._username)
         harness = await harness_of(self._store, pod)
         if harness is None:
-            raise Unauthenticated(f"token refused: pod {pod} holds no run")
+            # A genuine pod was registered before it was made: a failover has lost that, and the operator says it again
+            # when it looks; or the run was taken from the pod, which is about to go.
+            raise IdentityUnavailable(f"pod {pod} holds no run")
         principal = Principal(
             harness.run.namespace, harness.run.uid, harness.epoch, min(expires, now + ASK_AGAIN_SECONDS)
         )

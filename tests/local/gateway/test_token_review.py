@@ -112,17 +112,26 @@ async def test_an_expired_token_is_refused_without_a_question(identity, api, pod
     assert api[0].reviews == []
 
 
-async def test_a_pod_that_holds_no_run_is_refused(identity):
-    with pytest.raises(Unauthenticated, match="run-strange-1 holds no run"):
+async def test_a_pod_that_holds_no_run_stands_for_none_and_is_to_ask_again(identity):
+    with pytest.raises(IdentityUnavailable, match="run-strange-1 holds no run"):
         await identity.verify(token("run-strange-1"))
 
 
-async def test_a_pod_whose_run_was_taken_away_is_refused_from_then_on(identity, store, pod):
+async def test_a_pod_whose_run_was_taken_away_stands_for_none_from_then_on(identity, store, pod):
     await identity.verify(token(pod))
     await forget_harness(store, pod)
 
-    with pytest.raises(Unauthenticated):
+    with pytest.raises(IdentityUnavailable):
         await identity.verify(token(pod))
+
+
+async def test_a_registration_that_the_store_lost_and_got_back_is_as_good_as_before(identity, store, pod):
+    await forget_harness(store, pod)
+    with pytest.raises(IdentityUnavailable):
+        await identity.verify(token(pod))
+    await register_harness(store, pod, RunRef("team-a", "uid-1", "r"), 3)
+
+    assert (await identity.verify(token(pod))).epoch == 3
 
 
 async def test_a_token_of_a_deleted_pod_is_refused_though_it_was_good(identity, api, pod):
@@ -218,7 +227,9 @@ async def test_a_gateway_tells_refused_from_not_known_now(api, folder, valkey_ur
     soon = utc_now().timestamp() + 600  # by the gateway's own clock: this module may have been imported long ago
     async with gateway(settings) as front:
         assert (await status(token(pod, expires=soon)))[0] == 415, "let in, and told about its media type"
-        assert (await status(token("run-strange-1", expires=soon)))[0] == 401
+        assert (await status(token("run-strange-1", expires=soon)))[0] == 503, "it may be registered again"
+        api[0].revoked.add("run-revoked-1")
+        assert (await status(token("run-revoked-1", expires=soon)))[0] == 401
         api[0].status, api[0].answer = 503, b""
         code, headers = await status(token("run-another-1", expires=soon))
         assert (code, headers[b"retry-after"]) == (503, b"1")

@@ -38,6 +38,7 @@ HAPPENINGS: dict[str, Any] = {
     "a person resumes": lambda world: world.set(suspend=False),
     "a person cancels": lambda world: world.set(cancel=True),
     "a person deletes": lambda world: world.delete(),
+    "the store forgets the harness": lambda world: setattr(world, "registered", False),
     "the store goes": lambda world: setattr(world, "store_away", True),
     "the store comes": lambda world: setattr(world, "store_away", False),
     "the quota is used up": lambda world: setattr(world, "refuses", Trouble("QuotaExceeded", "exceeded quota")),
@@ -112,6 +113,7 @@ def test_it_comes_to_rest(story: list[str], keeps_workspace: bool) -> None:
     else:
         assert [pod.number for pod in alive] == [world.run.epoch]
         assert world.state.epoch == world.run.epoch
+        assert world.registered, "the gateway knows it"
 
 
 @given(stories)

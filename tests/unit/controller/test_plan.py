@@ -15,6 +15,7 @@ from towline.controller.actions import (
     Grant,
     MarkSandboxDeleted,
     RaiseEpoch,
+    RegisterHarness,
     RequestCancel,
     StoreSnapshot,
 )
@@ -32,6 +33,23 @@ def test_a_new_run_is_stored_granted_fenced_and_started_in_this_order() -> None:
 
 def test_a_run_that_works_is_left_alone() -> None:
     assert actions(working()) == []
+
+
+def test_a_harness_that_the_store_has_forgotten_is_registered_again_and_counts_as_no_loss() -> None:
+    world = working()
+    world.registered = False
+
+    assert actions(world) == [RegisterHarness(1)]
+    world.settle()
+    assert world.run.crashes == 0
+
+
+def test_what_was_forgotten_of_a_harness_that_has_ended_is_left_alone() -> None:
+    world = working()
+    world.registered = False
+    world.ends(POD, 137)
+
+    assert RegisterHarness not in kinds(world)
 
 
 def test_a_run_that_begins_suspended_is_accepted_and_no_more() -> None:

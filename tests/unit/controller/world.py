@@ -26,6 +26,7 @@ from towline.controller.actions import (
     MarkSandboxSuspended,
     Plan,
     RaiseEpoch,
+    RegisterHarness,
     RequestCancel,
     Settle,
     StoreSnapshot,
@@ -84,6 +85,8 @@ class World:
     last: Event | None = None
     lost_sandboxes: set[str] = field(default_factory=set)
     pods: dict[str, PodSeen] = field(default_factory=dict)
+    registered: bool = False
+    """The gateway knows the harness pod of the granted epoch."""
     store_away: bool = False
     missing: Trouble | None = None
     refuses: Trouble | None = None
@@ -108,7 +111,9 @@ class World:
         glance = None
         if not self.store_away:
             spec = b"{}" if self.stored else None
-            glance = Glance(self.state, self.record, self.last, spec)
+            pod = self.pods.get(self.harness)
+            known = self.registered or pod is None or not pod.alive
+            glance = Glance(self.state, self.record, self.last, spec, known)
         known = self.facts if self.stored and not self.store_away else None
         undecided = known is None and "resolved" not in self.run.status
         return Observed(
@@ -182,6 +187,7 @@ class World:
                     self.stored, self.state = True, RunState(epoch=1, head=1, name="hello")
                     self._event("run.started")
             case Grant(epoch, ended, crashed):
+                self.registered = False
                 status = granted(self.run, epoch, ended, crashed, self.state.progress, self.now)
                 self.write(status_of(replace(self.seen(), run=replace(self.run, status=status))))
             case RaiseEpoch(epoch, lost):
@@ -192,10 +198,14 @@ class World:
             case CreateHarness(epoch):
                 assert self.state.epoch == epoch == self.run.epoch, "granted and raised before"
                 assert FINALIZER in self.run.finalizers, "no pod without the finalizer"
+                self.registered = True
                 if self.refuses is None:
                     self._make(harness_pod_name(UID, epoch), True, epoch)
                 else:
                     self.refused = True
+            case RegisterHarness(epoch):
+                assert epoch == self.run.epoch, "for the granted epoch"
+                self.registered = True
             case DeletePod(name, uid, _, grace):
                 pod = self.pods[name]
                 assert pod.uid == uid
@@ -340,7 +350,7 @@ class World:
 
 
 _NEEDS_STORE = (
-    *(StoreSnapshot, RaiseEpoch, CreateHarness, RequestCancel, Finish),
+    *(StoreSnapshot, RaiseEpoch, CreateHarness, RegisterHarness, RequestCancel, Finish),
     *(CreateSandbox, MarkSandboxReady, MarkSandboxLost, MarkSandboxDeleted, MarkSandboxSuspended, ExpireHistory),
 )
 
