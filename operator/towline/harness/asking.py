@@ -28,8 +28,8 @@ from towline.harness.models.base import (
     Usage,
 )
 from towline.harness.ports import Ports
-from towline.harness.steps import Fail, cost_micro_usd, retry_delay_seconds
-from towline.harness.transcript import Message, Text, block_data, characters, well_formed
+from towline.harness.steps import Fail, cost_micro_usd, retry_delay_seconds, stopped_short
+from towline.harness.transcript import Message, Text, ToolUse, block_data, characters, well_formed
 
 MAX_ANSWER_BYTES = 7 << 20
 """Of one answer as JSON: an event holds 8 MiB."""
@@ -92,11 +92,14 @@ class Asker:
             return got
         this, answer, _ = got
         end, totals = self._end(this, answer.usage, None)
-        text = "".join(block.text for block in answer.blocks if isinstance(block, Text))[:SUMMARY_CHARACTERS]
-        if not text.strip():
+        text = "".join(block.text for block in answer.blocks if isinstance(block, Text))
+        failure = stopped_short(answer.stop_reason, text)
+        if failure is None and not text.strip():
+            failure = Fail("EmptyAnswer", "the model gave no summary of a conversation that is too long to go on with")
+        if failure is not None:
             await self.journal.append(end, totals=totals)
-            return Fail("EmptyAnswer", "the model gave no summary of a conversation that is too long to go on with")
-        data = compacted(history, cut, text, history.totals + totals)
+            return failure
+        data = compacted(history, cut, text[:SUMMARY_CHARACTERS], history.totals + totals)
         failpoints.hit("harness.compact.before")
         await self.journal.append(end, Fact("context.compacted", data), totals=totals)
         failpoints.hit("harness.compact.after")
@@ -118,7 +121,8 @@ class Asker:
         await self.journal.append(*facts)
 
     def _request(self, messages: Sequence[Message], purpose: Literal["answer", "summary"] = "answer") -> Request:
-        """The tools are offered for a summary, too: a conversation that has used some may not be sent without them."""
+        """The tools are offered for a summary, too, which must not use them: Bedrock refuses a conversation that has
+        used some without them, and the Messages API finds nothing of what it has cached."""
         message_id, offered = self.ports.clock.new_message_id(), self.ports.tools.offered
         answers = self.journal.history.answers
         return Request(message_id, self.snapshot.system_prompt, tuple(messages), offered, answers, purpose)
@@ -134,6 +138,8 @@ class Asker:
         failpoints.hit("harness.model.before")
         try:
             answer = await self.mail.unless_interrupted(self._stream(request, this))
+            if request.purpose == "summary":
+                _check_summary(answer)
             return this, answer, recordable(this.message_id, answer)
         except Interrupted:
             failpoints.hit("harness.interrupted")
@@ -233,6 +239,12 @@ def recordable(message_id: str, answer: Finished) -> Recordable:
     if size > MAX_ANSWER_BYTES:
         raise _broken(answer, f"the answer has {size} bytes; expected at most {MAX_ANSWER_BYTES}")
     return message
+
+
+def _check_summary(answer: Finished) -> None:
+    """Raises ModelProtocolError for tool uses: what stands beside them are words on the way, not the summary."""
+    if any(isinstance(block, ToolUse) for block in answer.blocks):
+        raise _broken(answer, "the model used a tool where only the summary of the conversation was asked for")
 
 
 def _broken(answer: Finished, why: str) -> ModelProtocolError:

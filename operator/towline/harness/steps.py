@@ -146,11 +146,8 @@ def _between_turns(history: History, limits: Limits, pending: Pending) -> Step:
 def _after_answer(answer: AssistantMessage, history: History, limits: Limits, pending: Pending) -> Step:
     if answer.stop_reason == "interrupted":
         return CompleteTurn("interrupted")
-    if answer.stop_reason == "refusal":
-        return Fail("ModelRefused", f"the model refused to answer: {answer.text[:400] or 'it gave no explanation'}")
-    if answer.stop_reason == "max_tokens":
-        # Half an answer is no result, and half an argument list must not be executed.
-        return Fail("OutputTruncated", "the answer reached the model's maxOutputTokens and is incomplete")
+    if failure := stopped_short(answer.stop_reason, answer.text):
+        return failure
     if answer.open_calls:
         if pending.interrupt is not None:
             return Interrupt(answer.open_calls)
@@ -161,6 +158,16 @@ def _after_answer(answer: AssistantMessage, history: History, limits: Limits, pe
     if pending.steers and pending.interrupt is None:
         return TakeSteers(pending.steers)
     return CompleteTurn(answer.stop_reason)
+
+
+def stopped_short(stop_reason: str, text: str) -> Fail | None:
+    """Why an answer or a summary that ended so is no result, whatever it says."""
+    if stop_reason == "refusal":
+        return Fail("ModelRefused", f"the model refused to answer: {text[:400] or 'it gave no explanation'}")
+    if stop_reason == "max_tokens":
+        # Half an answer is no result, and half an argument list must not be executed.
+        return Fail("OutputTruncated", "the answer reached the model's maxOutputTokens and is incomplete")
+    return None
 
 
 def spent(totals: Totals, limits: Limits) -> Fail | None:

@@ -14,7 +14,7 @@ CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 def anthropic_problems(body: Mapping[str, Any]) -> list[str]:
     """Rules of the Messages API: alternating roles, each tool use answered by exactly the next message, and so on."""
     blank = ["system: text must hold more than white space"] * any(map(_blank, body.get("system", ())))
-    return [*blank, *_anthropic(body["messages"])]
+    return [*blank, *_tool_choice(body), *_anthropic(body["messages"])]
 
 
 def _blank(block: Mapping[str, Any]) -> bool:
@@ -55,7 +55,7 @@ def _anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def openai_problems(body: Mapping[str, Any]) -> list[str]:
     """Rules of Chat Completions: each tool call answered by one tool message before anything else."""
-    return list(_openai([message for message in body["messages"] if message["role"] != "system"]))
+    return [*_tool_choice(body), *_openai([message for message in body["messages"] if message["role"] != "system"])]
 
 
 def _openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -82,6 +82,10 @@ def _openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             open_ids.append(call["id"])
     if open_ids:
         yield f"tool calls {open_ids} have no result"
+
+
+def _tool_choice(body: Mapping[str, Any]) -> list[str]:
+    return ["tool_choice: only allowed beside tools"] * ("tool_choice" in body and not body.get("tools"))
 
 
 def _call(where: str, call_id: str, name: str, seen: set[str]) -> Iterator[str]:

@@ -142,8 +142,11 @@ class ScriptedServer:
 
     def _answer(self, body: Mapping[str, Any], fault: Fault) -> Answer:
         index = sum(message["role"] == "assistant" for message in body["messages"])
+        step = ScriptedStep() if fault.empty else step_at(self._script, index)
+        if body.get("tool_choice") in ("none", {"type": "none"}):
+            step = step.model_copy(update={"tool_calls": ()})
         return Answer(
-            step=ScriptedStep() if fault.empty else step_at(self._script, index),
+            step=step,
             index=index,
             input_tokens=len(json.dumps(body["messages"]).split()),
             model=str(body.get("model")),

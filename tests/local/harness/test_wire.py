@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -17,10 +18,11 @@ from towline.harness.models.base import (
     ModelUnavailable,
     Request,
     TextDelta,
+    Tool,
 )
 from towline.harness.models.build import model_for
 from towline.harness.process import open_session
-from towline.harness.transcript import AssistantMessage, Text, UserMessage
+from towline.harness.transcript import AssistantMessage, Text, ToolUse, UserMessage
 from towline.testing.scripted_server import Fault, ScriptedServer
 
 APIS = ["AnthropicMessages", "OpenAIChatCompletions"]
@@ -104,6 +106,18 @@ async def test_each_fault_has_its_class_and_its_words(api, fault, kind, words):
     assert type(caught.value) is kind
     assert len(str(caught.value)) <= 520
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_summary_is_words_though_the_script_would_use_a_tool(api):
+    step = ScriptedStep.model_validate({"text": "A summary.", "tool_calls": [{"name": "exec"}]})
+    tools = (Tool("exec", "Run.", {"type": "object"}),)
+    async with ScriptedServer([step]) as server:
+        *_, answered = await ask(server, api, replace(REQUEST, tools=tools))
+        *_, summed_up = await ask(server, api, replace(REQUEST, tools=tools, purpose="summary"))
+
+    assert [type(block) for block in answered.blocks] == [Text, ToolUse]
+    assert summed_up.blocks == (Text("A summary."),)
 
 
 @pytest.mark.parametrize("api", APIS)

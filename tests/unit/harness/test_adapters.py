@@ -29,7 +29,7 @@ from towline.harness.models.base import (
 from towline.harness.models.scripted import Scripted, words
 from towline.harness.models.sse import ServerSentEvent, SseParser
 from towline.harness.transcript import AssistantMessage, Native, Text, Thinking, ToolResult, ToolUse, UserMessage
-from towline.testing.provider_rules import anthropic_problems
+from towline.testing.provider_rules import anthropic_problems, openai_problems
 from towline.testing.scripted_wire import Answer, anthropic_events, openai_chunks, signature
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=30)
@@ -418,6 +418,24 @@ def test_the_openai_body_is_written_out_here():
             {"role": "user", "content": "More."},
         ],
     }
+
+
+@pytest.mark.parametrize(
+    ("adapter", "problems", "choice"),
+    [(anthropic_adapter, anthropic_problems, {"type": "none"}), (openai_adapter, openai_problems, "none")],
+)
+def test_a_summary_may_use_no_tool_that_is_offered(adapter, problems, choice):
+    model = Model(api="AnthropicMessages", provider="p", name="m")
+
+    def body(purpose, tools):
+        return adapter.body(model, Request("msg_b", "", CONVERSATION, tools, purpose=purpose))
+
+    assert body("summary", TOOLS)["tool_choice"] == choice
+    assert body("summary", TOOLS)["tools"] == body("answer", TOOLS)["tools"]
+    for one in (body("summary", ()), body("answer", TOOLS)):
+        assert "tool_choice" not in one
+    assert problems(body("summary", TOOLS)) == problems(body("summary", ())) == []
+    assert problems({**body("summary", ()), "tool_choice": choice}) == ["tool_choice: only allowed beside tools"]
 
 
 def test_servers_other_than_openai_get_the_older_name_of_the_output_limit():

@@ -11,9 +11,9 @@ from towline.harness.compaction import SUMMARISE, continued, cut_for, tokens_of
 from towline.harness.fold import SUMMARY_HEAD, History, fold
 from towline.harness.loop import Ending, run_turns
 from towline.harness.models import anthropic, openai_chat
-from towline.harness.models.base import ModelUnavailable
+from towline.harness.models.base import Finished, ModelUnavailable, Usage
 from towline.harness.models.scripted import Scripted
-from towline.harness.transcript import AssistantMessage, UserMessage
+from towline.harness.transcript import AssistantMessage, Text, UserMessage
 from towline.testing.ports import RUN, MemoryInbox, MemorySink, RoteModel, ports, use
 from towline.testing.provider_rules import anthropic_problems, openai_problems
 
@@ -91,6 +91,49 @@ async def test_a_compaction_that_fails_is_retried_and_then_fails_the_run():
 
     assert sink.payloads("run.failed")[0]["reason"] == "ModelUnavailable"
     assert "context.compacted" not in sink.types
+
+
+async def test_words_beside_a_tool_use_are_no_summary():
+    _, sink, all_ports, gateway, given = working(
+        [*CALLS, [Text("Let me look at the next file."), use("echo", text="no")], "Real summary.", "Done."]
+    )
+
+    await run_turns(all_ports, given, History())
+
+    assert [each["summary"] for each in sink.payloads("context.compacted")] == ["Real summary."]
+    assert sink.payloads("turn.retrying")[0]["reason"].startswith("ModelProtocolError: the model used a tool")
+    assert sink.payloads("run.completed")[0]["result"]["text"] == "Done."
+    assert len(gateway.executed) == 6
+    assert sink.totals.input_tokens == 9 * 10
+
+
+async def test_a_model_that_uses_tools_where_a_summary_is_due_fails_the_run_in_the_end():
+    model, sink, all_ports, gateway, given = working([*CALLS, *[[use("echo", text="no")]] * 4])
+
+    await run_turns(all_ports, given, History())
+
+    assert sink.payloads("run.failed")[0]["reason"] == "ModelProtocolError"
+    assert len(model.requests) == 6 + 4
+    assert len(gateway.executed) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "stop_reason", "reason"),
+    [
+        ("What was done so", "max_tokens", "OutputTruncated"),
+        ("I will not.", "refusal", "ModelRefused"),
+        (" \n", "end_turn", "EmptyAnswer"),
+    ],
+)
+async def test_half_a_summary_or_none_fails_the_run_as_half_an_answer_does(text, stop_reason, reason):
+    half = Finished((Text(text),), stop_reason, Usage(10, 5))
+    _, sink, all_ports, _, given = working([*CALLS, half, "Done."])
+
+    await run_turns(all_ports, given, History())
+
+    assert sink.payloads("run.failed")[0]["reason"] == reason
+    assert "context.compacted" not in sink.types
+    assert sink.totals.input_tokens == 7 * 10
 
 
 async def test_no_summary_is_asked_for_beyond_a_limit():

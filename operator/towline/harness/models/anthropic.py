@@ -88,6 +88,8 @@ def body(model: snapshot.Model, request: Request) -> dict[str, Any]:
         wire["system"] = [{"type": "text", "text": request.system, **EPHEMERAL}]
     if request.tools:
         wire["tools"] = _tools(request.tools)
+        if request.purpose == "summary":
+            wire["tool_choice"] = {"type": "none"}
     wire["messages"] = _messages(request.messages)
     if wire["messages"]:
         wire["messages"][-1]["content"][-1].update(EPHEMERAL)

@@ -31,7 +31,7 @@ class Request:
     answers: int = 0
     """How many answers the run has had: the place in a script."""
     purpose: Literal["answer", "summary"] = "answer"
-    """For models that read no instructions."""
+    """A summary is an answer in words: no tool may be used in it, though they are offered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,8 @@ def body(model: snapshot.Model, request: Request) -> dict[str, Any]:
     }
     if request.tools:
         wire["tools"] = [_tool(tool) for tool in request.tools]
+        if request.purpose == "summary":
+            wire["tool_choice"] = "none"
     system = [{"role": "system", "content": request.system}] if request.system else []
     wire["messages"] = [*system, *_messages(request.messages)]
     return wire
