@@ -14,7 +14,7 @@ from towline.api.snapshot import Snapshot
 from towline.errors import Invalid
 from towline.events.event import to_json
 from towline.events.totals import Totals
-from towline.harness.compaction import CHARACTERS_PER_TOKEN, Cut, compacted, to_summarise
+from towline.harness.compaction import Cut, compacted, to_summarise
 from towline.harness.fold import INTERRUPTED
 from towline.harness.journal import Fact, Journal
 from towline.harness.mail import Interrupted, Mail
@@ -28,8 +28,9 @@ from towline.harness.models.base import (
     Usage,
 )
 from towline.harness.ports import Ports
+from towline.harness.sizes import usage_at_least
 from towline.harness.steps import Fail, cost_micro_usd, retry_delay_seconds, stopped_short
-from towline.harness.transcript import Message, Text, ToolUse, block_data, characters, well_formed
+from towline.harness.transcript import AssistantMessage, Message, Text, ToolUse, block_data, characters, well_formed
 
 MAX_ANSWER_BYTES = 7 << 20
 """Of one answer as JSON: an event holds 8 MiB."""
@@ -56,6 +57,8 @@ class _Attempt:
     """Whether the answer is one for the reader: a summary is not."""
     first_delta: float | None = None
     text: list[str] = field(default_factory=list)
+    written: int = 0
+    """Characters of text and thinking."""
     usage: Usage | None = None
     """What the provider reported before the end."""
 
@@ -137,7 +140,7 @@ class Asker:
         await self.journal.append(*self._start(this))
         failpoints.hit("harness.model.before")
         try:
-            answer = await self.mail.unless_interrupted(self._stream(request, this))
+            answer = _counted(await self.mail.unless_interrupted(self._stream(request, this)), request)
             if request.purpose == "summary":
                 _check_summary(answer)
             return this, answer, recordable(this.message_id, answer)
@@ -147,11 +150,14 @@ class Asker:
             failpoints.hit("harness.interrupted.after")
             return None
         except ModelFault as fault:
-            return await self._record_fault(this, fault)
+            return await self._record_fault(this, request, fault)
 
-    async def _record_fault(self, this: _Attempt, fault: ModelFault) -> Fail | None:
+    async def _record_fault(self, this: _Attempt, request: Request, fault: ModelFault) -> Fail | None:
         attempt = self.journal.history.failed_attempts + 1
-        end, totals = self._end(this, fault.usage, fault.reason)
+        # A request that was refused has cost nothing; one whose answer had begun was read.
+        begun = this.written > 0 or this.usage is not None
+        usage = usage_at_least(fault.usage, request, this.written) if begun else fault.usage
+        end, totals = self._end(this, usage, fault.reason)
         facts = [end, *self._aborted(this, fault.reason)]
         delay = retry_delay_seconds(attempt, fault.attempts, fault.retry_after_seconds)
         if delay is None:
@@ -181,18 +187,18 @@ class Asker:
                         continue
                     case TextDelta(text):
                         this.text.append(text)
+                        this.written += len(text)
                         if deltas is not None:
                             await deltas.add("text", text)
                     case ThinkingDelta(text):
+                        this.written += len(text)
                         if deltas is not None:
                             await deltas.add("thinking", text)
                 this.first_delta = this.first_delta or self.ports.clock.monotonic()
         raise AssertionError("a model's stream ends with Finished or a ModelFault")
 
     async def _record_interruption(self, this: _Attempt, request: Request) -> None:
-        usage = this.usage or Usage(sum(map(characters, request.messages)) // CHARACTERS_PER_TOKEN)
-        said = len("".join(this.text)) // CHARACTERS_PER_TOKEN
-        usage = replace(usage, output_tokens=max(usage.output_tokens, said))
+        usage = usage_at_least(this.usage or Usage(), request, this.written)
         end, totals = self._end(this, usage, INTERRUPTED)
         await self.journal.append(end, *self._aborted(this, INTERRUPTED), totals=totals)
 
@@ -226,6 +232,14 @@ class Asker:
             cost_micro_usd=cost,
         )
         return Fact("span.model_request_end", data), totals
+
+
+def _counted(answer: Finished, request: Request) -> Finished:
+    """The answer with what it cost, also where the provider does not say."""
+    if answer.usage != Usage():
+        return answer
+    written = characters(AssistantMessage(request.message_id, answer.blocks))
+    return replace(answer, usage=usage_at_least(answer.usage, request, written))
 
 
 def recordable(message_id: str, answer: Finished) -> Recordable:

@@ -11,10 +11,8 @@ from typing import Any
 from towline.events.event import to_json
 from towline.events.totals import NOTHING, Totals
 from towline.harness.fold import History
+from towline.harness.sizes import CHARACTERS_PER_TOKEN, tokens_in
 from towline.harness.transcript import Message, UserMessage, characters, message_data
-
-CHARACTERS_PER_TOKEN = 4
-"""Of English and of code, roughly; only used where no provider has counted yet."""
 
 FULL, KEPT = 0.8, 0.2
 """Shares of the model's context: at the first the history is cut, the second is the most that stays as it was. The rest
@@ -52,7 +50,7 @@ class Cut:
 
 def tokens_of(history: History) -> int:
     """About how many tokens the next request has: as the provider counted the last one, or as the length tells."""
-    return max(history.request_tokens, history.characters // CHARACTERS_PER_TOKEN)
+    return max(history.request_tokens, tokens_in(history.characters))
 
 
 def cut_for(history: History, context_tokens: int) -> Cut | None:

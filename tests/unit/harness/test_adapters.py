@@ -286,6 +286,12 @@ def test_tool_calls_of_lenient_servers_are_understood(chunks):
     assert finished.usage == Usage()
 
 
+def test_a_tool_call_that_arrives_tells_that_the_answer_has_begun():
+    chunk = openai_delta({"tool_calls": [call_delta('{"a"', index=0, id="x", name="exec")]})
+
+    assert openai_adapter.Answer("msg_a").take(ServerSentEvent("message", json.dumps(chunk))) == [Usage()]
+
+
 @pytest.mark.parametrize(
     ("finish_reason", "delta", "stop_reason"),
     [

@@ -81,7 +81,7 @@ async def test_the_history_of_a_running_harness_is_the_fold_of_its_log():
 
     assert fold(sink.events) == history
     counted = sink.totals
-    assert (counted.turns, counted.input_tokens, counted.output_tokens) == (1, 20, 10)
+    assert (counted.turns, counted.input_tokens, counted.output_tokens) == (1, 20 + 10, 10 + 2)  # the broken one too
     assert history.totals.tool_calls == 1  # counted by the gateway's claim, not by the harness
 
 
@@ -160,6 +160,64 @@ async def test_a_broken_answer_costs_what_the_provider_reported():
 
     assert sink.totals.input_tokens == 1010
     assert sink.totals.cost_micro_usd == 3030
+
+
+async def test_a_broken_answer_of_which_nothing_was_reported_costs_by_its_length():
+    fault = ModelUnavailable("cut")
+
+    _, sink, _, _ = await run(RoteModel(fault, "Done."), prompt="word " * 100)
+
+    usage = sink.payloads("span.model_request_end")[0]["usage"]
+    assert usage == {"input_tokens": 125, "output_tokens": 2, "cached_input_tokens": 0}  # "half an "
+    assert sink.totals.input_tokens == 125 + 10
+
+
+async def test_an_answer_that_broke_before_its_first_word_costs_what_was_read():
+    class Beginning(RoteModel):
+        async def stream(self, request):
+            if not self.requests:
+                self.requests.append(request)
+                yield Usage()
+                raise ModelUnavailable("cut")
+            async for event in super().stream(request):
+                yield event
+
+    _, sink, _, _ = await run(Beginning("Done."), prompt="word " * 100)
+
+    assert (sink.totals.input_tokens, sink.totals.output_tokens) == (125 + 10, 5)
+
+
+async def test_a_request_that_was_refused_costs_nothing():
+    class Refusing(RoteModel):
+        async def stream(self, request):
+            if not self.requests:
+                self.requests.append(request)
+                raise ModelUnavailable("busy")
+            async for event in super().stream(request):
+                yield event
+
+    _, sink, _, _ = await run(Refusing("Done."), prompt="word " * 100)
+
+    assert sink.types.count("span.model_request_end") == 2
+    assert (sink.totals.input_tokens, sink.totals.output_tokens) == (10, 5)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (Limits(max_input_tokens=100), "InputTokenLimitReached"),
+        (Limits(max_output_tokens=100), "OutputTokenLimitReached"),
+        (Limits(max_cost_micro_usd=100), "CostLimitReached"),
+    ],
+)
+async def test_limits_hold_with_a_provider_that_reports_no_usage(limits, reason):
+    turns = [Finished((ToolUse(f"tc_{n}_0", "echo", {"text": "x" * 40}),), "tool_use", Usage()) for n in range(20)]
+    model = RoteModel(*turns, "Done.")
+
+    _, sink, _, _ = await run(model, limits=limits, price=Price(input_micro_usd=1_000_000), echo=lambda text: text)
+
+    assert sink.payloads("run.failed")[0]["reason"] == reason
+    assert 1 < len(model.requests) < 6
 
 
 @pytest.mark.parametrize(

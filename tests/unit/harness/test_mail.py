@@ -109,7 +109,7 @@ async def test_an_interrupted_answer_costs_what_was_read_and_said():
     _, sink, _, _ = await run(model, inbox=inbox, prompt="word " * 100)
 
     usage = sink.payloads("span.model_request_end")[0]["usage"]
-    assert usage == {"input_tokens": 125, "output_tokens": 2, "cached_input_tokens": 0}
+    assert usage == {"input_tokens": 125, "output_tokens": 3, "cached_input_tokens": 0}
     assert sink.totals.input_tokens == 125 + 10
 
 

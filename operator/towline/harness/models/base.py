@@ -66,7 +66,7 @@ class Finished:
 
 
 StreamEvent = TextDelta | ThinkingDelta | Usage | Finished
-"""Usage: what the provider has reported so far, for an answer that may be broken off."""
+"""Usage: the answer has begun, and this is what the provider has reported so far, should it be broken off."""
 
 
 class Model(Protocol):

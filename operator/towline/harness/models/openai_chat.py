@@ -173,6 +173,7 @@ class Answer:
                 deltas.append(TextDelta(refusal))
             for call in delta.get("tool_calls") or []:
                 self._add_call(call)
+                deltas.append(self.usage)  # nothing to show, but the answer has begun and costs
             self._finish_reason = text(choice.get("finish_reason")) or self._finish_reason
         return deltas
 
