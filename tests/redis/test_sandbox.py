@@ -73,6 +73,31 @@ async def test_a_sandbox_that_could_not_start_answers_the_want(store, run, now):
     assert (record.state, record.message, state.want) == ("Failed", "no such image", "")
 
 
+async def test_after_a_sandbox_that_nobody_had_wanted_and_that_did_not_start_the_next_one_has_another_name(
+    store, run, now, ready
+):
+    await sandbox.mark_lost(
+        store, run, 1, "sandbox-1", "StartTimeout", "not in time", now=now, state="Failed", generation=1
+    )
+
+    wanted = await sandbox.want(store, run, "tc_1", now=now)
+    assert wanted.generation == 2
+    await ready("sandbox-2", generation=2)
+
+    assert await sandbox.read(store, run) == SandboxRecord(
+        "sandbox-2", "Ready", "unix:/sandbox-2", "local", generation=2
+    )
+    assert (await EventLog(store, run).state()).want == ""
+
+
+async def test_a_late_loss_never_sets_the_generation_back(store, run, now, ready):
+    await ready("sandbox-3", generation=3)
+
+    await sandbox.mark_lost(store, run, 1, "sandbox-3", "Evicted", "", now=now, generation=1)
+
+    assert (await sandbox.read(store, run)).generation == 3
+
+
 async def test_the_late_loss_of_a_predecessor_does_not_answer_for_its_successor(store, run, now, ready):
     await ready("sandbox-1")
     await sandbox.mark_deleted(store, run, 1, "sandbox-1", now=now)

@@ -100,6 +100,7 @@ class MarkSandboxReady:
 @dataclass(frozen=True, slots=True)
 class MarkSandboxLost:
     name: str
+    generation: int
     state: str
     """Lost after it was ready, Failed before."""
     reason: str

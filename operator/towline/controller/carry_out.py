@@ -144,9 +144,11 @@ class Hands:
                 failpoints.hit("operator.ready.before")
                 await sandbox.mark_ready(store, ref, epoch, record, ms=milliseconds, start="cold", now=now)
                 failpoints.hit("operator.ready.after")
-            case MarkSandboxLost(name, state, reason, message):
+            case MarkSandboxLost(name, generation, state, reason, message):
                 failpoints.hit("operator.lost.before")
-                await sandbox.mark_lost(store, ref, epoch, name, reason, message, now=now, state=state)
+                await sandbox.mark_lost(
+                    *(store, ref, epoch, name, reason, message), now=now, state=state, generation=generation
+                )
             case MarkSandboxDeleted(name):
                 if seen.store is not None and seen.store.state.closed is not None:
                     await tell_store.tell_sandbox_deleted(store, seen, name)

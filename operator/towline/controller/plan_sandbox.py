@@ -10,6 +10,7 @@ from towline.clock import moment
 from towline.controller.actions import CreateSandbox, MarkSandboxLost, MarkSandboxReady, Plan
 from towline.controller.plan_pods import delete
 from towline.controller.seen import REFUSALS, Facts, Observed, PodSeen
+from towline.events.sandbox import SandboxRecord
 from towline.kube.pod_status import VOLUME_NOT_BOUND, Trouble
 from towline.naming import sandbox_name
 from towline.sandbox.pod_state import GOING, GONE, POLICY_NOT_ENFORCED, endpoint, loss_of
@@ -25,7 +26,7 @@ def plan(seen: Observed, made: Plan) -> None:
     if wanted is not None:
         keep = _bring_up(seen, wanted, made)
     elif record.state == "Ready":
-        keep = _watch_over(seen, record.name, made)
+        keep = _watch_over(seen, record, made)
     for pod in seen.sandboxes:
         if pod.name != keep:
             delete(pod, seen, made)
@@ -62,7 +63,7 @@ def _bring_up(seen: Observed, generation: int, made: Plan) -> str:
     pod = _named(seen, name)
     since = requested_at(seen, name)
     if pod is not None and pod.ended is not None:
-        made.do(_told(name, "Failed", loss_of(pod.ended)))
+        made.do(_told(name, generation, "Failed", loss_of(pod.ended)))
         return ""
     if pod is not None and pod.running and pod.ip and not pod.deleting:
         waited = round((seen.now - since) / timedelta(milliseconds=1))
@@ -71,7 +72,8 @@ def _bring_up(seen: Observed, generation: int, made: Plan) -> str:
     deadline = since + timedelta(seconds=seen.facts.start_timeout_seconds)
     if seen.now >= deadline:
         trouble = trouble_of(pod, seen.facts) if pod is not None else _refused_before(seen)
-        made.do(_timed_out(name, seen.facts.start_timeout_seconds, trouble, there=pod is not None))
+        reason, message = _timed_out(name, seen.facts.start_timeout_seconds, trouble, there=pod is not None)
+        made.do(MarkSandboxLost(name, generation, "Failed", reason, message))
         return ""
     made.later(deadline - seen.now)
     if pod is None and seen.policies_in_force:
@@ -79,32 +81,34 @@ def _bring_up(seen: Observed, generation: int, made: Plan) -> str:
     return name
 
 
-def _watch_over(seen: Observed, name: str, made: Plan) -> str:
+def _watch_over(seen: Observed, record: SandboxRecord, made: Plan) -> str:
     """A sandbox that is in use: keep it, or tell of its loss. One that is being deleted takes no new call."""
+    name, generation = record.name, record.generation
     pod = _named(seen, name)
     if pod is None:
-        made.do(_told(name, "Lost", GONE))
+        made.do(_told(name, generation, "Lost", GONE))
     elif pod.ended is not None:
         loss = loss_of(pod.ended)
-        made.do(_told(name, "Failed" if loss.reason == POLICY_NOT_ENFORCED else "Lost", loss))
+        made.do(_told(name, generation, "Failed" if loss.reason == POLICY_NOT_ENFORCED else "Lost", loss))
     elif pod.deleting:
-        made.do(_told(name, "Lost", GOING))
+        made.do(_told(name, generation, "Lost", GOING))
     else:
         return name
     return ""
 
 
-def _timed_out(name: str, seconds: int, trouble: Trouble | None, *, there: bool) -> MarkSandboxLost:
+def _timed_out(name: str, seconds: int, trouble: Trouble | None, *, there: bool) -> tuple[str, str]:
+    """Reason and message."""
     limit = f"not started within {seconds} s"
     if trouble is not None:
-        return MarkSandboxLost(name, "Failed", trouble.reason, f"{limit}: {trouble.message}")
+        return trouble.reason, f"{limit}: {trouble.message}"
     # A volume that cannot be mounted is one cause of those that only the kubelet's events tell.
     hint = f"; the events of pod {name} say why" if there else ""
-    return MarkSandboxLost(name, "Failed", "StartTimeout", limit + hint)
+    return "StartTimeout", limit + hint
 
 
-def _told(name: str, state: str, loss: Loss) -> MarkSandboxLost:
-    return MarkSandboxLost(name, state, loss.reason, loss.message)
+def _told(name: str, generation: int, state: str, loss: Loss) -> MarkSandboxLost:
+    return MarkSandboxLost(name, generation, state, loss.reason, loss.message)
 
 
 def _refused_before(seen: Observed) -> Trouble | None:

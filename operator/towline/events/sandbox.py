@@ -68,10 +68,14 @@ async def mark_lost(
     *,
     now: datetime,
     state: str = "Lost",
+    generation: int = 0,
 ) -> bool:
-    """The sandbox died (Lost) or could not start (Failed): answers a pending want. True the first time for a name."""
+    """The sandbox died (Lost) or could not start (Failed): answers a pending want. True the first time for a name.
+
+    `generation` is the one that it was named by; 0 for one that the record knows.
+    """
     event = _told(run, "sandbox.lost", {"name": name, "reason": reason, "message": message}, now)
-    changed, _ = await _change(store, run, "lost", [epoch, name, state, reason, message], event, "operator")
+    changed, _ = await _change(store, run, "lost", [epoch, name, generation, state, reason, message], event, "operator")
     return changed
 
 
@@ -81,7 +85,7 @@ async def give_up(store: Store, run: RunRef, epoch: int, name: str, message: str
     Whoever runs it ends it, and starts the next one when that is wanted. True the first time for a name. Raises Fenced.
     """
     event = _told(run, "sandbox.lost", {"name": name, "reason": UNRESPONSIVE, "message": message}, now)
-    changed, _ = await _change(store, run, "lost", [epoch, name, "Lost", UNRESPONSIVE, message], event, "gateway")
+    changed, _ = await _change(store, run, "lost", [epoch, name, 0, "Lost", UNRESPONSIVE, message], event, "gateway")
     return changed
 
 

@@ -97,7 +97,8 @@ class Sandboxes:
         else:
             state = "Lost" if seen.state == "Dead" else "Failed"
             fault = self._failure
-            await record.mark_lost(store, run, epoch, seen.name, fault.reason, fault.message, now=now, state=state)
+            about = (store, run, epoch, seen.name, fault.reason, fault.message)
+            await record.mark_lost(*about, now=now, state=state, generation=self._generation)
         if self._seen is seen:
             self._seen = replace(seen, recorded=True)
 

@@ -30,6 +30,7 @@ HAPPENINGS: dict[str, Any] = {
     "the run is to end when nobody prompts": lambda world: setattr(
         world, "facts", replace(world.facts, finish_after_seconds=90)
     ),
+    "a sandbox is wanted from the start": lambda world: setattr(world, "facts", replace(world.facts, eager=True)),
     "a call wants a sandbox": lambda world: world.wants(),
     "the sandboxes start": lambda world: [world.starts(name) for name in world.pods if name.startswith("sandbox")],
     "the sandboxes die": lambda world: [world.ends(name) for name in world.pods if name.startswith("sandbox")],
@@ -114,6 +115,11 @@ def test_it_comes_to_rest(story: list[str], keeps_workspace: bool) -> None:
         assert [pod.number for pod in alive] == [world.run.epoch]
         assert world.state.epoch == world.run.epoch
         assert world.registered, "the gateway knows it"
+        world.wants()
+        world.settle()
+        HAPPENINGS["the sandboxes start"](world)
+        world.settle()
+        assert world.record.state == "Ready", "a call that wants a sandbox gets one"
 
 
 @given(stories)

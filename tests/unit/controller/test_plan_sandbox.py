@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.controller.world import FACTS, FIRST, NOW, World, actions, with_sandbox, working
+from tests.unit.controller.world import FACTS, FIRST, NOW, SECOND, World, actions, with_sandbox, working
 from towline.controller.actions import CreateSandbox, DeletePod, MarkSandboxLost, MarkSandboxReady
 from towline.kube.pod_status import Trouble
 
@@ -26,6 +26,21 @@ def test_an_eager_run_gets_one_at_once_and_only_one() -> None:
 
     assert FIRST in world.pods
     assert actions(world) == []
+
+
+def test_an_eager_run_whose_first_sandbox_did_not_start_gets_another_for_its_first_call() -> None:
+    world = World(facts=replace(FACTS, eager=True))
+    world.settle()
+    world.passes(60)
+    world.settle()
+    assert world.record.state == "Failed"
+
+    world.wants()
+    world.settle()
+    world.starts(SECOND)
+    world.settle()
+
+    assert (world.record.name, world.record.state) == (SECOND, "Ready")
 
 
 def test_a_sandbox_with_an_address_is_told() -> None:
@@ -77,7 +92,8 @@ def test_a_sandbox_that_does_not_start_in_time_fails_with_the_reason() -> None:
 
     world.passes(60)
 
-    assert actions(world)[0] == MarkSandboxLost(FIRST, "Failed", "Unschedulable", "not started within 60 s: 0/2 nodes")
+    message = "not started within 60 s: 0/2 nodes"
+    assert actions(world)[0] == MarkSandboxLost(FIRST, 1, "Failed", "Unschedulable", message)
 
 
 def test_without_the_policies_no_sandbox_is_made() -> None:

@@ -358,7 +358,7 @@ def test_a_claim_that_nobody_binds_is_told_with_its_storage_class_until_the_star
     world.passes(60)
 
     message = f"not started within 60 s: no volume for it ({named})"
-    assert actions(world)[0] == MarkSandboxLost(FIRST, "Failed", "VolumeNotBound", message)
+    assert actions(world)[0] == MarkSandboxLost(FIRST, 1, "Failed", "VolumeNotBound", message)
 
 
 def test_what_only_the_kubelet_knows_is_asked_of_the_pods_events() -> None:
@@ -369,4 +369,4 @@ def test_what_only_the_kubelet_knows_is_asked_of_the_pods_events() -> None:
     world.passes(60)
 
     message = f"not started within 60 s; the events of pod {FIRST} say why"
-    assert actions(world)[0] == MarkSandboxLost(FIRST, "Failed", "StartTimeout", message)
+    assert actions(world)[0] == MarkSandboxLost(FIRST, 1, "Failed", "StartTimeout", message)

@@ -225,6 +225,7 @@ class World:
                         self.close("run.failed", {"reason": reason, "message": message})
             case CreateSandbox(generation):
                 assert self.policies, "no sandbox without policies"
+                assert sandbox_name(UID, generation) not in self.lost_sandboxes, "a name is used for one sandbox only"
                 if self.refuses is None:
                     self.workspace = self.workspace or self.facts.keeps_workspace
                     self._make(sandbox_name(UID, generation), False, generation)
@@ -232,9 +233,18 @@ class World:
                 assert name not in self.lost_sandboxes
                 self.record = SandboxRecord(name, "Ready", address, "pod", generation=generation)
                 self.state = replace(self.state, want="")
-            case MarkSandboxLost(name, state, reason, message):
+            case MarkSandboxLost(name, generation, state, reason, message):
                 self.lost_sandboxes.add(name)
-                self.record = replace(self.record, name=name, state=state, address="", reason=reason, message=message)
+                generation = max(generation, self.record.generation)
+                self.record = replace(
+                    self.record,
+                    name=name,
+                    state=state,
+                    address="",
+                    reason=reason,
+                    message=message,
+                    generation=generation,
+                )
                 self.state = replace(self.state, want="")
             case MarkSandboxDeleted(name):
                 self.record = replace(self.record, state="Deleted", address="")

@@ -8,8 +8,9 @@
 -- KEYS  meta, log, sandbox
 -- ARGV  channel, 'want',    then id, type, time, turn, data of sandbox.requested
 --       channel, 'ready',   epoch, name, address, provider, generation, then the event sandbox.ready
---       channel, 'lost',    epoch, name, Lost or Failed, reason, message, then the event sandbox.lost, then its src: the
---                           gateway gives up a sandbox that does not answer, though the operator sees it alive
+--       channel, 'lost',    epoch, name, generation (0: as the record has it), Lost or Failed, reason, message, then the
+--                           event sandbox.lost, then its src: the gateway gives up a sandbox that does not answer,
+--                           though the operator sees it alive
 --       channel, 'suspended' or 'deleted', epoch, name, then the event sandbox.suspended or sandbox.deleted
 -- Reply {1 if this call changed the record else 0, name, state, address, provider, reason, message, generation, told}
 -- Errors want: CLOSED; the others: STALE
@@ -81,14 +82,16 @@ elseif verb == 'lost' then
   if not another then
     local starting = state == 'Starting'
     if changed or starting then
-      redis.call('HSET', SANDBOX, 'name', name, 'state', ARGV[5], 'address', '', 'reason', ARGV[6], 'message', ARGV[7])
+      -- One that was made unasked has had its name too: the next want must not get it again.
+      local generation = math.max(tonumber(redis.call('HGET', SANDBOX, 'generation')) or 0, tonumber(ARGV[5]))
+      redis.call('HSET', SANDBOX, 'name', name, 'state', ARGV[6], 'address', '', 'reason', ARGV[7], 'message', ARGV[8], 'generation', generation)
     end
     if starting then
       redis.call('HDEL', META, 'want')
     end
   end
   if changed then
-    log(ARGV[13], 8)
+    log(ARGV[14], 9)
   end
 else
   changed = first_time(name)
