@@ -4,13 +4,13 @@ look (cache) → plan → if something is to be done: look (live) → plan → c
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from towline import failpoints
-from towline.controller.actions import HARMLESS
+from towline.controller.actions import HARMLESS, Action
 from towline.controller.cache import Cache
 from towline.controller.carry_out import Gone, Hands, wrote_to_store
 from towline.controller.observe import Observer
@@ -71,7 +71,7 @@ class Reconciler:
             self.tell(seen.run, before)
         if fault is not None and not isinstance(fault, StoreUnavailable):
             raise fault
-        return self._next(key, seen, postponed)
+        return self._next(key, seen, made.actions, postponed)
 
     async def _tell_log(self, seen: Observed) -> Observed:
         """A new phase into the log, and from the log into the feed; once told, it is seen to have been told."""
@@ -101,10 +101,11 @@ class Reconciler:
         self._written[key] = self.monotonic()
         return seen, None
 
-    def _next(self, key: Key, seen: Observed, postponed: timedelta | None) -> Looked:
+    def _next(self, key: Key, seen: Observed, tried: Sequence[Action], postponed: timedelta | None) -> Looked:
         after = plan(seen)
         refused = seen.harness_trouble is not None or seen.sandbox_trouble is not None
-        retry = refused or seen.store is None
+        # What was done and is due again had no effect: at once it would have none either, for as long as that lasts.
+        retry = refused or seen.store is None or any(action in tried for action in after.actions)
         if after.actions and not retry:
             return Looked(timedelta())
         done = seen.run.finished and not seen.harnesses and not seen.sandboxes
