@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from towline import inbox
-from towline.errors import Rewound, StoreLost
+from towline.errors import Rewound, StoreLost, StoreUnavailable
 from towline.events import calls
 from towline.events.adopted import Adopted
 from towline.events.event import draft
@@ -244,6 +244,99 @@ async def test_a_loss_of_the_gateways_events_alone_is_noticed(store, run, harnes
     assert await log_of(store, run) == ["asks", "store.lost", "agent.tool_use", "agent.tool_result", "next"]
 
 
+async def filled_again(harness, said):
+    """What others wrote after a failover, as many as the gateway's events of a call that it lost."""
+    await harness(src="gateway").append([said("other"), said("another")])
+
+
+async def test_a_loss_of_the_gateways_events_alone_is_noticed_though_others_have_filled_the_log_again(
+    store, run, harness, said, replica, answered
+):
+    appender = harness()
+    await appender.append([said("asks")])
+    await replica.take()
+    appender.adopt(await answered("tc_1"))
+    following = follow(store, run, poll_seconds=3600)
+    seen = [await anext(following) for _ in range(3)]
+    await replica.promote()
+    await filled_again(harness, said)
+
+    await appender.append([said("next")])
+
+    told = ["store.lost", "agent.tool_use", "agent.tool_result", "next"]
+    assert await log_of(store, run) == ["asks", "other", "another", *told]
+    assert (await asyncio.wait_for(loss_of(following), 60)).head == seen[0].seq
+
+
+async def test_such_a_loss_is_noticed_at_the_end_too(store, run, harness, said, replica, answered, now):
+    appender = harness()
+    await appender.append([said("asks")])
+    await replica.take()
+    appender.adopt(await answered("tc_1"))
+    await replica.promote()
+    await filled_again(harness, said)
+
+    await appender.finish(draft("run.completed", {}, now=now))
+
+    assert (await log_of(store, run))[3:] == ["store.lost", "agent.tool_use", "agent.tool_result", "run.completed"]
+
+
+async def test_such_a_loss_is_noticed_while_nothing_is_appended(
+    store, run, harness, said, replica, answered, monkeypatch
+):
+    monkeypatch.setattr("towline.events.appender._CONFIRM_SECONDS", 0.05)
+    monkeypatch.setattr("towline.events.appender._ALONE_SECONDS", 0.0)
+    appender = harness()
+    await appender.append([said("asks")])
+    await replica.take()
+    call = await answered("tc_1")
+    await replica.promote()
+    await filled_again(harness, said)
+
+    appender.adopt(call)
+
+    async with asyncio.timeout(60):
+        while len(log := await log_of(store, run)) < 6:
+            await asyncio.sleep(0.02)
+    assert log == ["asks", "other", "another", "store.lost", "agent.tool_use", "agent.tool_result"]
+
+
+async def test_a_result_that_comes_after_the_store_lost_it_is_put_back(store, run, harness, said, replica, answered):
+    appender = harness()
+    await appender.append([said("asks")])
+    await replica.take()
+    call = await answered("tc_1")
+    await appender.append([said("lost")])
+    await replica.promote()
+    await appender.append([said(text) for text in "abcd"])
+
+    appender.adopt(call)
+    await appender.append([said("next")])
+
+    told = ["store.lost", "agent.tool_use", "agent.tool_result", "next"]
+    assert await log_of(store, run) == ["asks", "store.lost", "lost", *"abcd", *told]
+    assert await calls.open_calls(store, run) == []
+
+
+async def test_a_repeat_of_an_append_looks_for_the_results_taken_over_since(
+    store, run, harness, said, replica, answered, lose_replies
+):
+    appender = harness(patience_seconds=0)
+    one = said("one")
+    await replica.take()
+    call = await answered("tc_1")
+    await replica.promote()
+    await filled_again(harness, said)
+    lose_replies(1)
+    with pytest.raises(StoreUnavailable):
+        await appender.append([one])
+
+    appender.adopt(call)
+    assert await appender.append([one]) == [3]
+
+    assert (await log_of(store, run))[2:] == ["one", "store.lost", "agent.tool_use", "agent.tool_result"]
+
+
 async def test_a_call_whose_claim_survived_gets_its_result_back(store, run, harness, said, replica, now):
     appender = harness()
     await appender.append([said("asks")])
@@ -359,6 +452,27 @@ async def test_a_call_is_not_logged_before_what_led_to_it(store, run, harness, s
     log = await EventLog(store, run).all()
     assert ours
     assert [event.payload.get("on", event.type) for event in log] == ["kept", "store.lost", "asks", "agent.tool_use"]
+
+
+async def test_a_call_is_not_logged_before_what_led_to_it_though_others_have_filled_the_log_again(
+    store, run, harness, said, replica, answered, now
+):
+    appender = harness()
+    await appender.append([said("kept")])
+    await replica.take()
+    appender.adopt(await answered("tc_1"))
+    await replica.promote()
+    await filled_again(harness, said)
+    claim = {"epoch": 1, "call_id": "tc_2", "name": "exec", "args_hash": "a1"}
+
+    with pytest.raises(StoreLost):
+        await calls.claim(store, run, **claim, event=draft("agent.tool_use", {}, now=now), seen=appender.seen)
+    await appender.flush()
+    await calls.claim(store, run, **claim, event=draft("agent.tool_use", {}, now=now), seen=appender.seen)
+
+    told = ["store.lost", "agent.tool_use", "agent.tool_result", "agent.tool_use"]
+    assert (await log_of(store, run))[3:] == told
+    assert (await EventLog(store, run).state()).lost_head == 1
 
 
 async def test_the_gateway_is_told_that_the_store_lost_its_claim_and_says_so_once(

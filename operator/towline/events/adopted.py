@@ -27,6 +27,11 @@ class Adopted:
     last: int
 
     @property
+    def result_id(self) -> str:
+        """Id of the event at `last`."""
+        return self.drafts[-1].id
+
+    @property
     def bytes(self) -> int:
         return sum(len(draft.data) for draft in self.drafts)
 

@@ -16,7 +16,7 @@ from towline.errors import StopWriting, StoreUnavailable, TowlineError
 from towline.events.adopted import Adopted
 from towline.events.blobs import script_args
 from towline.events.durable import Durability
-from towline.events.event import Draft, RunRef, to_json
+from towline.events.event import NOTHING_SEEN, Draft, RunRef, Seen, to_json
 from towline.events.store import Store
 from towline.events.totals import NOTHING, Totals
 
@@ -77,8 +77,9 @@ class Appender:
         self._lock = asyncio.Lock()
         self._n = 0
         """Number of this process's last append that is certain."""
-        self._acknowledged = 0
-        self._incarnation = 0
+        self._seen = NOTHING_SEEN
+        self._taken: list[Adopted] = []
+        """Calls adopted since the last certain append: the store has not been asked yet whether it still has them."""
         self._kept: deque[_Batch | Adopted] = deque()
         self._kept_drafts = self._kept_bytes = self._let_go = 0
         self._unsure: _Batch | None = None
@@ -102,15 +103,17 @@ class Appender:
         return await self._shielded(self._finish(terminal, settle_open_as, seen_prompt))
 
     @property
-    def seen(self) -> tuple[int, int]:
-        """Up to which seq, and under which incarnation, the log is known to be there; 0 and 0: nothing is yet."""
-        return self._acknowledged, self._incarnation
+    def seen(self) -> Seen:
+        """Up to where the log is known to be there."""
+        return self._seen
 
     def adopt(self, call: Adopted) -> None:
         """Answer for a call's events as for one's own: the gateway appended them, and its result is taken over."""
-        self._acknowledged = max(self._acknowledged, call.last)
+        if call.last > self._seen.seq:
+            self._seen = self._seen._replace(seq=call.last, event_id=call.result_id)
         # A call and its cancellation are two requests with one result.
         if not any(isinstance(one, Adopted) and one.call_id == call.call_id for one in self._kept):
+            self._taken.append(call)
             self._keep(call)
 
     async def flush(self) -> None:
@@ -163,6 +166,7 @@ class Appender:
         try:
             while True:
                 events = [part for draft in batch.drafts for part in await self._args(draft)]
+                checked = len(self._taken)
                 arguments = [*self._producer(), "", *batch.totals.values(), *events]
                 reply = await self._store.script(
                     "append", [keys.meta, keys.log, keys.inbox], arguments, patience_seconds=self._patience
@@ -177,8 +181,9 @@ class Appender:
             raise
         batch.first, batch.last, incarnation = int(reply[0]), int(reply[1]), int(reply[2])
         # A call may have been adopted while the reply was on its way.
-        self._acknowledged = max(batch.last, self._acknowledged if incarnation == self._incarnation else 0)
-        self._incarnation = incarnation
+        del self._taken[:checked]
+        if incarnation != self._seen.incarnation or batch.last > self._seen.seq:
+            self._seen = Seen(batch.last, incarnation, batch.drafts[-1].id)
         self._n += 1
         self._unsure = None
         self._keep(batch)
@@ -193,8 +198,9 @@ class Appender:
             self._epoch,
             self._nonce,
             self._n + 1 if n is None else n,
-            self._acknowledged,
-            self._incarnation,
+            self._seen.seq,
+            self._seen.incarnation,
+            " ".join(f"{call.last} {call.result_id}" for call in self._taken),
         ]
 
     async def _restore(self) -> None:
@@ -208,16 +214,18 @@ class Appender:
                 items += ["append", one.first, len(one.drafts), *one.totals.values()]
             items += [part for draft in one.drafts for part in await self._args(draft)]
         lowest = min((one.first for one in kept), default=0)
+        checked = len(self._taken)
         arguments = [*self._producer(self._n), rfc3339(utc_now()), lowest, *items]
         names = [keys.meta, keys.log, keys.calls, keys.inbox]
         reply = await self._store.script("restore", names, arguments, patience_seconds=self._patience)
         restored, head, incarnation, *seqs = (int(value) for value in reply)
-        if incarnation == self._incarnation:
+        del self._taken[:checked]
+        if incarnation == self._seen.incarnation:
             return
         for one, first, last in zip(kept, seqs[::2], seqs[1::2], strict=True):
             if first:
                 one.first, one.last = first, last
-        self._acknowledged, self._incarnation = head, incarnation
+        self._seen = Seen(head, incarnation)
         fields = {"run": self._run.uid, "incarnation": incarnation, "restored": restored}
         log.warning("the store lost a tail", extra={"fields": fields})
 
@@ -241,12 +249,12 @@ class Appender:
         clock = asyncio.get_running_loop().time
         marks: deque[tuple[float, int]] = deque()  # when so many of all that was ever kept were there
         while self._kept:
-            n = self._n
+            n, taken = self._n, list(self._taken)
             marks.append((clock(), self._let_go + len(self._kept)))
             await asyncio.sleep(_CONFIRM_SECONDS)
             try:
-                standing = await self._durability.ask()
-                if standing.n < n:
+                standing = await self._durability.ask([(call.last, call.result_id) for call in taken])
+                if standing.n < n or not standing.whole:
                     await self.flush()
                 elif standing.durable:
                     ripe = clock() - (0.0 if standing.replicated else _ALONE_SECONDS)

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from towline.clock import rfc3339, utc_now
 from towline.errors import Invalid, StoreLost
 from towline.events.blobs import script_args
-from towline.events.event import Draft, Event, RunRef
+from towline.events.event import NOTHING_SEEN, Draft, Event, RunRef, Seen
 from towline.events.log import EventLog, resolve
 from towline.events.store import Store
 from towline.naming import CALL_ID_PATTERN
@@ -21,7 +21,6 @@ from towline.naming import CALL_ID_PATTERN
 State = Literal["claimed", "dispatched", "settled"]
 
 _CALL_ID = re.compile(CALL_ID_PATTERN)
-NOTHING_SEEN = (0, 0)
 
 _WORD = re.compile(r"[^\s]+")
 
@@ -57,14 +56,14 @@ async def claim(
     name: str,
     args_hash: str,
     event: Draft,
-    seen: tuple[int, int] = NOTHING_SEEN,
+    seen: Seen = NOTHING_SEEN,
 ) -> tuple[bool, Call]:
     """True: ours to execute; `event` (agent.tool_use) is appended and the total of calls raised. False: it was claimed
     before, and this is where it stands. A repeat with the same `event` is the same claim.
 
     Raises Fenced (a stale harness may not even attach), CallMismatch for another tool or other arguments under this id,
-    and for an id not seen before RunCancelled, LogClosed, or StoreLost: `seen` is the last seq that the harness saw
-    confirmed, and the incarnation; a call must not be logged before what led to it, should the store have lost that.
+    and for an id not seen before RunCancelled, LogClosed, or StoreLost: `seen` is up to where the harness saw the log
+    confirmed; a call must not be logged before what led to it, should the store have lost that.
     """
     return await _first(store, run, "claim", epoch, call_id, name, args_hash, seen, [event])
 
@@ -79,7 +78,7 @@ async def cancel(
     args_hash: str,
     event: Draft,
     result: Draft,
-    seen: tuple[int, int] = NOTHING_SEEN,
+    seen: Seen = NOTHING_SEEN,
 ) -> Call:
     """The call shall not run, or no longer. A call that nobody has executed is settled by `result`, after its claim by
     `event` if there was none. A dispatched one is marked, and whoever executes it is told by the notice `cancel`.
@@ -166,13 +165,15 @@ async def _first(
     call_id: str,
     name: str,
     args_hash: str,
-    seen: tuple[int, int],
+    seen: Seen,
     events: Sequence[Draft],
 ) -> tuple[bool, Call]:
     _check_call_id(call_id)
     _check_word("args hash", args_hash)
     drafts = [part for one in events for part in await script_args(store, run, one)]
-    return await _transition(store, run, verb, call_id, [epoch, json.dumps(name), args_hash, *seen, *drafts])
+    known = f"{seen.seq} {seen.event_id}" if seen.event_id else ""
+    arguments = [epoch, json.dumps(name), args_hash, seen.seq, seen.incarnation, known, *drafts]
+    return await _transition(store, run, verb, call_id, arguments)
 
 
 async def _transition(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from towline.clock import rfc3339
 from towline.errors import Invalid
@@ -52,6 +52,18 @@ class Draft:
     time: str
     data: bytes
     turn: int | None = None
+
+
+class Seen(NamedTuple):
+    """Up to where a writer saw the log confirmed. Another event at that seq, or none: the store has lost a tail."""
+
+    seq: int = 0
+    incarnation: int = 0
+    event_id: str = ""
+    """Of the event at `seq`; empty when that is not known."""
+
+
+NOTHING_SEEN = Seen()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ async def append_once(store: Store, run: RunRef, epoch: int, drafts: Sequence[Dr
     """
     keys = run.keys
     events = [part for one in drafts for part in await script_args(store, run, one)]
-    arguments = [keys.notify, "operator", epoch, "", 0, 0, 0, guard, *NOTHING.values(), *events]
+    arguments = [keys.notify, "operator", epoch, "", 0, 0, 0, "", guard, *NOTHING.values(), *events]
     first, last, _ = await store.script("append", [keys.meta, keys.log, keys.inbox], arguments)
     return list(range(int(first), int(last) + 1))
 
@@ -55,7 +55,7 @@ async def finish(store: Store, run: RunRef, epoch: int, terminal: Draft) -> int:
     """
     keys = run.keys
     event = await script_args(store, run, terminal)
-    arguments = [keys.notify, "operator", epoch, "", 0, 0, 0, "cancelled", "", *event]
+    arguments = [keys.notify, "operator", epoch, "", 0, 0, 0, "", "cancelled", "", *event]
     reply = await store.script("finish", [keys.meta, keys.log, keys.calls], arguments)
     return int(reply[1])
 

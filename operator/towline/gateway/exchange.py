@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from towline.errors import Invalid
-from towline.events.calls import NOTHING_SEEN
+from towline.events.event import NOTHING_SEEN, Seen
 from towline.gateway.strict_json import canonical
 from towline.naming import (
     CALL_ID_META,
@@ -29,7 +29,7 @@ UNPARSABLE_META = "towline.dev/unparsable"
 """Key in a request's `_meta`: the raw text of a model's arguments that were no JSON object."""
 
 _DISPATCHED = re.compile(r"([A-Za-z0-9.-]{1,100}) ([0-9a-f]{32})")
-_SEEN = re.compile(r"([0-9]{1,15}) ([0-9]{1,15})")
+_SEEN = re.compile(r"([0-9]{1,15}) ([0-9]{1,15})(?: (ev_[0-9a-f]{20}))?")
 _CALL_ID = re.compile(CALL_ID_PATTERN)
 
 
@@ -39,7 +39,7 @@ class ToolRequest:
 
     `cancel` asks for the end of the call instead of its execution; both are answered with its one result. `dispatched`
     names the sandbox and the instance of its tool server that had the call before the store lost its record; `seen` is
-    up to which seq, and under which incarnation, the caller saw the log confirmed.
+    up to where the caller saw the log confirmed.
     """
 
     call_id: str
@@ -48,7 +48,7 @@ class ToolRequest:
     unparsable: str | None = None
     cancel: bool = False
     dispatched: tuple[str, str] | None = None
-    seen: tuple[int, int] = NOTHING_SEEN
+    seen: Seen = NOTHING_SEEN
 
     @cached_property
     def args_hash(self) -> str:
@@ -101,21 +101,22 @@ def read_request(params: Mapping[str, Any]) -> ToolRequest:
     cancel = meta.get(CANCEL_META, False)
     if not isinstance(cancel, bool) or (cancel and CALL_ID_META not in meta):
         raise Invalid(f"params._meta[{CANCEL_META!r}]: expected true or false, and the call id beside it")
-    seen = _two_words(meta, SEEN_META, _SEEN)
+    dispatched, seen = _words(meta, DISPATCHED_META, _DISPATCHED), _words(meta, SEEN_META, _SEEN)
     return ToolRequest(
         *(_call_id(meta.get(CALL_ID_META)), name[:200], arguments, unparsable, cancel),
-        dispatched=_two_words(meta, DISPATCHED_META, _DISPATCHED),
-        seen=(int(seen[0]), int(seen[1])) if seen else NOTHING_SEEN,
+        dispatched=(dispatched[0], dispatched[1]) if dispatched else None,
+        seen=Seen(int(seen[0]), int(seen[1]), seen[2]) if seen else NOTHING_SEEN,
     )
 
 
-def _two_words(meta: Mapping[str, Any], key: str, pattern: re.Pattern[str]) -> tuple[str, str] | None:
+def _words(meta: Mapping[str, Any], key: str, pattern: re.Pattern[str]) -> tuple[str, ...] | None:
+    """The groups of the pattern, empty where one may be left out and is; None without the key."""
     if (given := meta.get(key)) is None:
         return None
     words = pattern.fullmatch(given) if isinstance(given, str) else None
     if words is None:
         raise Invalid(f"params._meta[{key!r}]: expected {pattern.pattern}")
-    return words[1], words[2]
+    return words.groups(default="")
 
 
 def _call_id(given: Any) -> str:

@@ -17,7 +17,7 @@ from towline.errors import StoreUnavailable
 from towline.events import live, runs
 from towline.events.adopted import Adopted
 from towline.events.appender import Appender
-from towline.events.event import Draft, RunRef
+from towline.events.event import Draft, RunRef, Seen
 from towline.events.notices import Watch
 from towline.events.store import Store
 from towline.events.totals import NOTHING, Totals
@@ -65,7 +65,7 @@ class LogSink:
         self._compacted = compacted
 
     @property
-    def seen(self) -> tuple[int, int]:
+    def seen(self) -> Seen:
         return self._appender.seen
 
     def adopt(self, call: Adopted) -> None:

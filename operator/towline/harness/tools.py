@@ -20,6 +20,7 @@ import aiohttp
 from towline import __version__, failpoints
 from towline.errors import Fenced, LogClosed, RunCancelled, StopWriting, Unauthenticated
 from towline.events.adopted import Adopted, adopted
+from towline.events.event import Seen
 from towline.harness.models.base import Tool
 from towline.harness.models.sse import SseParser
 from towline.harness.ports import GatewayRefused, GatewayUnavailable
@@ -50,8 +51,8 @@ class Tail(Protocol):
     """What the store may still lose of the run, and get back from its writer."""
 
     @property
-    def seen(self) -> tuple[int, int]:
-        """Up to which seq, and under which incarnation, the log is known to be there; 0 and 0: nothing is."""
+    def seen(self) -> Seen:
+        """Up to where the log is known to be there."""
         ...
 
     def adopt(self, call: Adopted) -> None:
@@ -163,8 +164,7 @@ class Gateway:
         request_id = next(self._request_ids)
         meta = {**ENVELOPE, **params.get("_meta", {})}
         if self._tail is not None and method == "tools/call":
-            seq, incarnation = self._tail.seen
-            meta[SEEN_META] = f"{seq} {incarnation}"
+            meta[SEEN_META] = " ".join(map(str, self._tail.seen)).rstrip()
         body = {
             "jsonrpc": "2.0",
             "id": request_id,

@@ -13,6 +13,7 @@ from mcp_types import Tool as McpTool
 
 from tests.local.harness.gateway import RESULT, error, plain, result, serving, stream
 from towline.errors import Fenced, LogClosed, RunCancelled, Unauthenticated
+from towline.events.event import Seen
 from towline.harness import tools
 from towline.harness.models.base import Tool
 from towline.harness.ports import GatewayRefused, GatewayUnavailable
@@ -103,13 +104,13 @@ class Tail:
     """The run's log, lost up to seq 5 until it is flushed."""
 
     def __init__(self):
-        self.seen, self.adopted = (9, 1), []
+        self.seen, self.adopted = Seen(9, 1, "ev_9"), []
 
     def adopt(self, call):
         self.adopted.append(call)
 
     async def flush(self):
-        self.seen = (11, 2)
+        self.seen = Seen(11, 2)
 
 
 async def test_a_call_that_the_store_lost_is_asked_for_again_once_the_log_is_whole_and_its_events_are_kept(token_file):
@@ -121,7 +122,7 @@ async def test_a_call_that_the_store_lost_is_asked_for_again_once_the_log_is_who
         await Gateway(session, url, token_file, tail).call(USE)
 
     first, second = (params["_meta"] for params in gateway.calls)
-    assert (first["towline.dev/seen"], "towline.dev/dispatched" in first) == ("9 1", False)
+    assert (first["towline.dev/seen"], "towline.dev/dispatched" in first) == ("9 1 ev_9", False)
     assert (second["towline.dev/seen"], second["towline.dev/dispatched"]) == ("11 2", "sandbox-1 abc")
     [call] = tail.adopted
     assert (call.call_id, call.first, call.last, call.drafts[0].id) == ("tc_a_0", 12, 13, "ev_1")

@@ -1,6 +1,7 @@
 import pytest
 
 from towline.errors import Invalid
+from towline.events.event import Seen
 from towline.gateway.exchange import ToolAnswer, ToolRequest, read_request
 
 META = {"towline.dev/call-id": "tc_1"}
@@ -17,6 +18,14 @@ def test_a_call_may_be_asked_to_end():
 
     assert (request.cancel, request.call_id) == (True, "tc_1")
     assert request.args_hash == read_request({"name": "exec", "_meta": META}).args_hash
+
+
+@pytest.mark.parametrize(
+    ("told", "seen"),
+    [("9 1 ev_0123456789abcdef0123", Seen(9, 1, "ev_0123456789abcdef0123")), ("11 2", Seen(11, 2)), (None, Seen())],
+)
+def test_a_caller_says_up_to_where_it_saw_the_log(told, seen):
+    assert read_request({"name": "exec", "_meta": {**META, "towline.dev/seen": told}}).seen == seen
 
 
 @pytest.mark.parametrize("arguments", [{}, {"arguments": None}, {"arguments": {}}])
@@ -50,6 +59,7 @@ def test_arguments_that_were_no_object_come_as_their_raw_text():
         ({"name": "exec", "_meta": {"towline.dev/call-id": "tc_1\n"}}, "expected a call id"),
         ({"name": "exec", "_meta": {"towline.dev/unparsable": 5}}, "expected text"),
         ({"name": "exec", "_meta": {**META, "towline.dev/cancel": "yes"}}, "expected true or false"),
+        ({"name": "exec", "_meta": {**META, "towline.dev/seen": "9 1 "}}, "towline.dev/seen"),
         ({"name": "exec", "_meta": {"towline.dev/cancel": True}}, "the call id beside it"),
         ({"name": "exec", "arguments": {"a": 1}, "_meta": {"towline.dev/unparsable": "x"}}, "no arguments beside"),
     ],

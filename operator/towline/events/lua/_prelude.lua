@@ -171,6 +171,18 @@ local function producer(run, src, epoch, nonce, n)
   return 'next', nil, nil, field
 end
 
+-- Whether one of the events, "<seq> <id> …", no longer stands at its seq. That there is an event says nothing: others may
+-- have filled the log again since a loss.
+local function replaced(events)
+  for seq, id in string.gmatch(events, '(%d+) (%S+)') do
+    local entry = redis.call('XRANGE', LOG, seq .. '-0', seq .. '-0')[1]
+    if not entry or entry[2][2] ~= id then
+      return true
+    end
+  end
+  return false
+end
+
 -- Whether the store lost a tail that this writer had seen confirmed up to `acknowledged` under `incarnation` (0: it saw
 -- nothing yet), or that is `certain` for another reason: 'told' when somebody has logged that, 'new' when nobody has.
 local function loss(run, acknowledged, incarnation, certain)

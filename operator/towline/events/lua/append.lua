@@ -1,7 +1,8 @@
 -- append: adds events at the head of a log, as one.
 --
 -- KEYS  meta, log, inbox
--- ARGV  channel, src, epoch, nonce, n, acknowledged, incarnation, guard,
+-- ARGV  channel, src, epoch, nonce, n, acknowledged, incarnation, "<seq> <id> …" of events of others that the producer
+--       answers for and that no append of its own stands behind, guard,
 --       turns, tool_calls, input_tokens, output_tokens, cached_input_tokens, cost_micro_usd,
 --       prompts (increments),
 --       then id, type, time, turn, data for each event
@@ -10,7 +11,7 @@
 --       store has lost what this writer appended before, which restore puts back first
 -- Errors STALE, CLOSED, ORDER
 local src, epoch, nonce, n = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
-local guard = ARGV[8]
+local guard = ARGV[9]
 local run = load_run()
 
 if guard ~= '' then
@@ -37,10 +38,11 @@ if guard == '' then
   if not standing then
     return first
   end
-  if standing == 'repeat' then
+  local gone = replaced(ARGV[8])
+  if standing == 'repeat' and not gone then
     return { first, last, run.incarnation }
   end
-  certain = standing == 'lost'
+  certain = standing == 'lost' or gone
 end
 if run.closed then
   return closed(run)
@@ -51,12 +53,12 @@ end
 
 local sums = { 'turns', 'tool_calls', 'input_tokens', 'output_tokens', 'cached_input_tokens', 'cost_micro_usd', 'prompts' }
 for i = 1, #sums do
-  if ARGV[8 + i] ~= '0' then
-    redis.call('HINCRBY', META, sums[i], ARGV[8 + i])
+  if ARGV[9 + i] ~= '0' then
+    redis.call('HINCRBY', META, sums[i], ARGV[9 + i])
   end
 end
 local first = nil
-for i = 16, #ARGV, 5 do
+for i = 17, #ARGV, 5 do
   local seq = add(run, src, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
   first = first or seq
   note(ARGV[i + 1], seq, ARGV[i + 2], ARGV[i + 4], KEYS[3])

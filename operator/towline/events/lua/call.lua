@@ -11,7 +11,8 @@
 --
 -- KEYS  meta, log, calls, sandbox
 -- ARGV  channel, 'claim',    id, epoch, name (JSON string), args hash, then id, type, time, turn, data of agent.tool_use
---                            and before it up to which seq, under which incarnation, the harness saw the log confirmed (or 0, 0)
+--                            and before it up to which seq, under which incarnation, the harness saw the log confirmed (or 0, 0),
+--                            and "<seq> <id>" of the event there (or empty)
 --       channel, 'cancel',   the same, then the event agent.tool_result: a call that nobody executes is settled so; one that
 --                            was dispatched is only marked
 --       channel, 'dispatch', id, time, seq of the claim, incarnation, sandbox, instance
@@ -67,31 +68,32 @@ if verb == 'claim' or verb == 'cancel' then
     if run.closed then
       return closed(run)
     end
-    local standing = loss(run, tonumber(ARGV[7]), tonumber(ARGV[8]), false)
+    local seq, incarnation, gone = tonumber(ARGV[7]), tonumber(ARGV[8]), replaced(ARGV[9])
+    local standing = loss(run, seq, incarnation, gone)
     if standing == 'new' then
-      return tell_loss(run, 'gateway', ARGV[11], tonumber(ARGV[7]), tonumber(ARGV[8]), run.head)
+      return tell_loss(run, 'gateway', ARGV[12], seq, incarnation, gone and math.min(run.head, seq - 1) or run.head)
     elseif standing then
       return { 'LOST', run.head, run.incarnation }
     end
-    add_events(9, 9)
-    call = { 'claimed', args, ARGV[12] == '' and '-' or ARGV[12], run.head, '-', '-', ARGV[9], '-', '-' }
+    add_events(10, 10)
+    call = { 'claimed', args, ARGV[13] == '' and '-' or ARGV[13], run.head, '-', '-', ARGV[10], '-', '-' }
     store(id .. ':name', name)
     redis.call('HINCRBY', META, 'tool_calls', 1)
     commit(run, 'progress', run.head)
   end
   if verb == 'claim' then
-    return answer(call[7] == ARGV[9])
+    return answer(call[7] == ARGV[10])
   end
   if call[1] == 'claimed' then
-    add_events(14, 14)
-    call[1], call[8], call[9] = 'settled', ARGV[14], run.head
-    store(id .. ':result', ARGV[18])
+    add_events(15, 15)
+    call[1], call[8], call[9] = 'settled', ARGV[15], run.head
+    store(id .. ':result', ARGV[19])
     commit(run, 'progress', run.head)
   elseif call[1] == 'dispatched' then
     redis.call('HSET', CALLS, id .. ':cancel', '1')
   end
   redis.call('PUBLISH', CHANNEL, 'cancel')
-  return answer(call[8] == ARGV[14])
+  return answer(call[8] == ARGV[15])
 end
 
 if not call then

@@ -1,7 +1,7 @@
 -- finish: settles every open call, appends the one terminal event and closes the log.
 --
 -- KEYS  meta, log, calls
--- ARGV  channel, src, epoch, nonce, n, acknowledged, incarnation, outcome of open calls,
+-- ARGV  channel, src, epoch, nonce, n, acknowledged, incarnation, events of others (see append), outcome of open calls,
 --       number of the last prompt seen by the harness (empty: the run ends whatever waits in the inbox),
 --       then id, type, time, turn, data of the terminal event
 --       The operator gives an empty nonce: it is no producer, and what it writes raises the epoch.
@@ -10,8 +10,8 @@
 -- Errors STALE, CLOSED, ORDER; UNREAD <n> when n prompts came after the last one that the harness saw: a prompt is
 --       answered or refused by CLOSED, never accepted and then passed over
 local CALLS = KEYS[3]
-local src, epoch, nonce, n, outcome = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[8]
-local id, kind, time, turn, data = ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14]
+local src, epoch, nonce, n, outcome = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[9]
+local id, kind, time, turn, data = ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15]
 local run = load_run()
 
 if run.closed then
@@ -32,12 +32,12 @@ if nonce ~= '' then
   if not standing then
     return err
   end
-  if loss(run, tonumber(ARGV[6]), tonumber(ARGV[7]), standing == 'lost') then
+  if loss(run, tonumber(ARGV[6]), tonumber(ARGV[7]), standing == 'lost' or replaced(ARGV[8])) then
     return { 'LOST', run.head, run.incarnation }
   end
 end
-if ARGV[9] ~= '' then
-  local unread = (tonumber(redis.call('HGET', META, 'inbox_head')) or 0) - tonumber(ARGV[9])
+if ARGV[10] ~= '' then
+  local unread = (tonumber(redis.call('HGET', META, 'inbox_head')) or 0) - tonumber(ARGV[10])
   if unread > 0 then
     return redis.error_reply('UNREAD ' .. unread)
   end

@@ -3,7 +3,8 @@
 -- the loss before, it is logged here. Nothing happens when nothing was lost, and a repeat changes nothing.
 --
 -- KEYS  meta, log, calls, inbox
--- ARGV  channel, src, epoch, nonce, n of its last append, acknowledged, incarnation, time, the lowest seq of what follows,
+-- ARGV  channel, src, epoch, nonce, n of its last append, acknowledged, incarnation, events of others (see append), time,
+--       the lowest seq of what follows,
 --       then in order any number of
 --         'append', seq, number of events, turns, tool_calls, … (the increments of append),
 --                   then id, type, time, turn, data for each event
@@ -12,7 +13,7 @@
 -- Reply {number of events put back, head, incarnation, then first and last seq of each, 0 and 0 for what was not lost}
 -- Errors STALE, CLOSED
 local CALLS = KEYS[3]
-local src, epoch, nonce, n, time = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[8]
+local src, epoch, nonce, n, time = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[9]
 local acknowledged, incarnation = tonumber(ARGV[6]), tonumber(ARGV[7])
 local run = load_run()
 local refused = fence(run, epoch)
@@ -26,34 +27,37 @@ local standing, err, _, field = producer(run, src, epoch, nonce, n + 1)
 if not standing then
   return err
 end
-local noticed = loss(run, acknowledged, incarnation, standing == 'lost')
+local noticed = loss(run, acknowledged, incarnation, standing == 'lost' or replaced(ARGV[8]))
 if not noticed then
   return { 0, run.head, run.incarnation }
 end
 
 local SUMS = { 'turns', 'tool_calls', 'input_tokens', 'output_tokens', 'cached_input_tokens', 'cost_micro_usd', 'prompts' }
 local present = {}
-for _, entry in ipairs(redis.call('XRANGE', LOG, ARGV[9] .. '-0', '+')) do
+for _, entry in ipairs(redis.call('XRANGE', LOG, ARGV[10] .. '-0', '+')) do
   present[entry[2][2]] = true
 end
 
--- What is missing, and the last seq below all of that.
-local items, at = {}, 10
+-- What is missing, and the last seq below all that is not what it was.
+local items, at = {}, 11
 local survived = math.max(run.head, last_id())
 while at <= #ARGV do
   local item = { kind = ARGV[at], seq = tonumber(ARGV[at + 1]), count = tonumber(ARGV[at + 2]), at = at + 3 }
   if item.kind == 'append' then
     -- An append is one script, so it is in the log as a whole or not at all.
     item.events = item.at + #SUMS
-    item.missing = not present[ARGV[item.events]] and item.seq
+    item.missing = not present[ARGV[item.events]]
+    survived = math.min(survived, item.missing and item.seq - 1 or survived)
   else
     item.events = item.at + 4
     item.state = string.match(redis.call('HGET', CALLS, ARGV[item.at + 1]) or '', '^%S+')
     -- Settled: it was not lost, or was asked for again. Otherwise the claim may have survived its result.
-    item.missing = item.state ~= 'settled' and (item.state and tonumber(ARGV[item.at]) or item.seq)
-  end
-  if item.missing then
-    survived = math.min(survived, item.missing - 1)
+    item.missing = item.state ~= 'settled'
+    if not present[ARGV[item.events]] then
+      survived = math.min(survived, item.seq - 1)
+    elseif not present[ARGV[item.events + 5 * (item.count - 1)]] then
+      survived = math.min(survived, tonumber(ARGV[item.at]) - 1)
+    end
   end
   items[#items + 1] = item
   at = item.events + 5 * item.count
