@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import shutil
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -55,6 +56,7 @@ class OwnStore:
 
     def __init__(self, binary: str, folder: Path) -> None:
         self.url = f"unix://{folder}/own.sock"
+        self._data = folder / "appendonlydir"
         self._command = [binary, "--port", "0", "--unixsocket", f"{folder}/own.sock", "--dir", str(folder)]
         self._server: subprocess.Popen[bytes] | None = None
 
@@ -67,6 +69,12 @@ class OwnStore:
             self._server.terminate()
             self._server.wait(10)
             self._server = None
+
+    def start_empty(self) -> None:
+        """As a pod without a volume does."""
+        self.stop()
+        shutil.rmtree(self._data)
+        self.start()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from asyncio.subprocess import Process
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,15 @@ import pytest
 from tests.control_plane.played import ready_sandbox, working
 from tests.control_plane.stage import OwnStore, Stage
 from tests.control_plane.test_process import started
-from towline.controller import leader
+from tests.control_plane.test_sleep import asleep
+from towline.clock import utc_now
+from towline.controller import leader, outcome, plan
 from towline.controller.carry_out import Hands
 from towline.controller.handlers import Watches
 from towline.controller.policies import NETWORK_POLICY
 from towline.errors import Fenced
 from towline.events import runs
+from towline.events.event import draft
 from towline.events.store import Store
 from towline.kube.kinds import LEASE, POD
 from towline.naming import EPOCH_LABEL, RUN_UID_LABEL
@@ -186,6 +190,31 @@ async def test_a_store_that_goes_and_comes_back_changes_nothing_of_a_run_that_wo
     await run.ends(await run.harness())
     await run.until_phase("Succeeded", bound=20)
     assert (await other.events())[-1] == "run.cancelled"
+
+
+async def test_runs_whose_history_the_store_lost_end_and_can_be_cancelled(
+    stage: Stage, store_of_its_own: OwnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bundled store without persistence, whose pod was replaced; the operator has looked at the runs before."""
+    for module in (outcome, plan):
+        monkeypatch.setattr(module, "ABSENCE_BELIEVED", timedelta(seconds=4))
+    store_of_its_own.start()
+    stage.store = Store.connect(store_of_its_own.url)
+    operator = await stage.started(redis_url=store_of_its_own.url, sweep_seconds=1)
+    works, begins_suspended = await working(stage, "works"), await stage.run("suspended", suspend=True)
+    asleep_one, cancelled = await asleep(stage, "asleep"), await asleep(stage, "cancelled")
+    await begins_suspended.until_phase("Suspended")
+    await stage.quiet(operator)
+
+    store_of_its_own.start_empty()
+    await cancelled.change(cancel=True)
+
+    await cancelled.until_phase("Cancelled", bound=10)
+    told = await works.appender().append([draft("turn.completed", {"stop_reason": "end_turn"}, now=utc_now())])
+    assert told == [1], "its harness goes on, in a log that begins anew"
+    for run in (asleep_one, works, begins_suspended):
+        assert (await run.until_phase("Failed", bound=20))["failure"]["reason"] == "StoreLost"
+    await works.harness_is_deleted()
 
 
 async def test_a_network_policy_that_is_removed_is_put_back(stage: Stage) -> None:

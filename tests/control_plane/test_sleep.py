@@ -43,8 +43,8 @@ async def prompted(run: Played, text: str = "and now?", key: str = "k1") -> None
     await inbox.post(run.stage.store, run.ref, text, key=key)
 
 
-async def asleep(stage: Stage, **spec: object) -> Played:
-    run = await working(stage, interactive=True, **spec)
+async def asleep(stage: Stage, name: str = "hello", **spec: object) -> Played:
+    run = await working(stage, name, interactive=True, **spec)
     await answers(run, 1, "0-0")
     await run.until_phase("InputRequired")
     await falls_asleep(run)

@@ -90,7 +90,7 @@ REASONS: dict[ConditionType, dict[str, str]] = {
         "NameTaken": "Somebody else's pod has the name that this one needs.",
         "ContainerFailed": "The kubelet cannot start the pod's container; the message says why.",
         "ProviderNotFound": "The model provider was deleted since the run was accepted.",
-        "StoreUnavailable": "The event store does not answer; no harness starts without it.",
+        "StoreUnavailable": "The event store does not answer, or does not know the run; no harness starts without it.",
         "Restarting": "The harness was lost; the next one starts after a delay.",
         "Waking": "The run slept or was suspended; its next harness is on its way.",
         "Asleep": "The run waits for a prompt without a harness; the next prompt starts one.",

@@ -62,6 +62,8 @@ def harness_ready(seen: Observed, ended: Outcome | None) -> Said:
         return Said("False", _on_its_way(seen))
     if seen.store is None:
         return Said("False", "StoreUnavailable", "the event store does not answer")
+    if seen.history_lost:
+        return Said("False", "StoreUnavailable", "the event store answers, and has no history of the run")
     if plan_sleep.resting(seen):
         return Said("False", plan_sleep.ASLEEP)
     if seen.harness_trouble is not None:
@@ -83,7 +85,7 @@ def _on_its_way(seen: Observed) -> str:
 
 
 def sandbox_ready(seen: Observed, ended: Outcome | None) -> Said:
-    if seen.store is None or seen.store.state.absent:
+    if seen.store is None or not seen.stored or seen.history_lost:
         old = seen.run.condition("SandboxReady")
         if ended is None:
             return Said(old["status"], old["reason"], old["message"]) if old else Said("False", "NotRequested")
@@ -128,7 +130,7 @@ def _starting(seen: Observed, name: str) -> Said:
 def input_required(seen: Observed, ended: Outcome | None) -> Said:
     if ended is not None:
         return Said("False", "NotRequired")
-    if seen.store is None:
+    if seen.store is None or seen.history_lost:
         old = seen.run.condition("InputRequired")
         return Said(old["status"], old["reason"], old["message"]) if old else Said("False", "NotRequired")
     if not seen.awaits_prompt:

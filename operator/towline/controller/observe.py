@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from towline.api.snapshot import Snapshot
 from towline.clock import utc_now
 from towline.controller.cache import Cache, ours
-from towline.controller.outcome import history_lost
 from towline.controller.pods import pod_seen
 from towline.controller.ports import Namespaces
 from towline.controller.references import Missing, snapshot_of
@@ -143,7 +142,7 @@ class Observer:
         return replace(
             seen,
             since_cancel=self._age(seen.run.uid, "cancel", cancelling),
-            since_absent=self._age(seen.run.uid, "absent", history_lost(seen)),
+            since_absent=self._age(seen.run.uid, "absent", seen.history_lost),
         )
 
     def _age(self, uid: str, what: str, holds: bool) -> timedelta:

@@ -34,17 +34,12 @@ def outcome(seen: Observed) -> Outcome | None:
     """None while the run may still go on."""
     if seen.store is not None and seen.store.terminal is not None:
         return _told(seen.store.terminal, seen.now)
-    if history_lost(seen) and seen.since_absent >= ABSENCE_BELIEVED:
+    if seen.history_lost and seen.since_absent >= ABSENCE_BELIEVED:
         message = "the event store answers and has no history of the run"
         return Outcome(kind="Failed", reason="StoreLost", message=message, at=seen.now)
-    if seen.run.cancel and not seen.stored and "resolved" not in seen.run.status:
+    if seen.run.cancel and not seen.stored and (seen.history_lost or "resolved" not in seen.run.status):
         return Outcome(kind="Cancelled", reason="Cancelled", message=seen.run.cancel_reason, at=seen.now)
     return None
-
-
-def history_lost(seen: Observed) -> bool:
-    """The store answers, and does not know a run that has had a harness."""
-    return seen.store is not None and seen.store.spec is None and seen.facts is None and seen.run.epoch > 0
 
 
 def _told(terminal: Event, now: datetime) -> Outcome:

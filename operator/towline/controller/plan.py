@@ -24,12 +24,7 @@ from towline.controller.actions import (
     RequestCancel,
     StoreSnapshot,
 )
-from towline.controller.outcome import (
-    ABSENCE_BELIEVED,
-    DEADLINE_EXCEEDED,
-    history_lost,
-    outcome,
-)
+from towline.controller.outcome import ABSENCE_BELIEVED, DEADLINE_EXCEEDED, outcome
 from towline.controller.plan_pods import delete, next_epoch, overdue, put_sandbox_away
 from towline.controller.plan_sleep import ASLEEP
 from towline.controller.seen import Observed
@@ -69,10 +64,10 @@ def plan(seen: Observed) -> Plan:
         plan_end.deleting(seen, run.deleting_since, made)
     elif run.finished or outcome(seen) is not None:
         plan_end.finished(seen, made)
-    elif not seen.stored or seen.facts is None:
-        _not_stored(seen, made)
     elif (reason := _cancel_reason(seen, made)) is not None:
         _cancelling(seen, reason, made)
+    elif not seen.stored or seen.facts is None or seen.history_lost:
+        _without_snapshot(seen, made)
     elif run.suspend:
         _suspended(seen, made)
     else:
@@ -83,8 +78,8 @@ def plan(seen: Observed) -> Plan:
 # -- the beginning ---------------------------------------------------------------------------------------------------
 
 
-def _not_stored(seen: Observed, made: Plan) -> None:
-    if history_lost(seen):
+def _without_snapshot(seen: Observed, made: Plan) -> None:
+    if seen.history_lost:
         made.later(ABSENCE_BELIEVED - seen.since_absent)
     elif seen.store is not None and seen.proposal is not None:
         made.do(StoreSnapshot())
@@ -221,14 +216,14 @@ def _suspended(seen: Observed, made: Plan) -> None:
 
 
 def _cancel_reason(seen: Observed, made: Plan) -> str | None:
-    """Why the run is to end, if it is: a person's wish first, then its deadline."""
-    assert seen.store is not None, "asked of a stored run"
-    assert seen.facts is not None, "asked of a stored run"
+    """Why the run is to end, if it is: a person's wish first, then its deadline. Only the store can be told."""
+    if seen.store is None or not seen.stored:
+        return None
     if seen.run.cancel:
         return seen.store.state.cancel or seen.run.cancel_reason or "Cancelled"
     if seen.store.state.cancel is not None:
         return seen.store.state.cancel
-    limit, active = seen.facts.active_deadline_seconds, active_time(seen)
+    limit, active = seen.facts.active_deadline_seconds if seen.facts is not None else None, active_time(seen)
     if limit is not None and active is not None:
         if active >= timedelta(seconds=limit):
             return DEADLINE_EXCEEDED

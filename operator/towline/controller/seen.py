@@ -169,6 +169,16 @@ class Observed:
         return self.store is not None and not self.store.state.absent
 
     @property
+    def history_lost(self) -> bool:
+        """The store answers, and has not what the run began with: its snapshot and its name, stored as one.
+
+        A harness puts back what it wrote itself, so the log of such a run need not be empty. What is remembered of the
+        snapshot says nothing here.
+        """
+        begun = "resolved" in self.run.status or self.run.epoch > 0
+        return begun and self.store is not None and not self.store.state.name
+
+    @property
     def awaits_prompt(self) -> bool:
         """The run has answered, and nobody has said anything since."""
         return self.store is not None and bool(self.store.state.waiting) and self.store.state.unread == 0

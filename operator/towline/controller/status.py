@@ -203,7 +203,7 @@ def _resolved(seen: Observed) -> dict[str, Any]:
 def _sandbox(seen: Observed) -> dict[str, Any]:
     """The sandbox that is wanted or was made last; nothing before the first."""
     old: dict[str, Any] = dict(seen.run.status.get("sandbox") or {})
-    if seen.store is None or seen.store.state.absent:
+    if seen.store is None or not seen.stored or seen.history_lost:
         return {"sandbox": old} if old else {}
     record = seen.store.sandbox
     wanted = None if seen.store.state.closed else wanted_generation(seen)
@@ -220,9 +220,9 @@ def _sandbox(seen: Observed) -> dict[str, Any]:
 
 
 def _counters(seen: Observed) -> dict[str, Any]:
-    """As the store has them; as they stood when it does not answer."""
+    """As the store has them; as they stood when it does not answer, or has lost them."""
     old = seen.run.status
-    if not seen.stored or seen.store is None:
+    if not seen.stored or seen.store is None or seen.history_lost:
         return {name: old[name] for name in (*_DEFERRABLE, "pendingApprovals") if name in old}
     state, totals = seen.store.state, seen.store.state.totals
     usage = {

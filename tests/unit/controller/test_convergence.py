@@ -42,6 +42,8 @@ HAPPENINGS: dict[str, Any] = {
     "the store forgets the harness": lambda world: setattr(world, "registered", False),
     "the store goes": lambda world: setattr(world, "store_away", True),
     "the store comes": lambda world: setattr(world, "store_away", False),
+    "the store is empty": lambda world: world.store_is_emptied(),
+    "the harness puts its tail back": lambda world: world.puts_its_tail_back(),
     "the quota is used up": lambda world: setattr(world, "refuses", Trouble("QuotaExceeded", "exceeded quota")),
     "the quota has room": lambda world: setattr(world, "refuses", None),
     "the policies go": lambda world: setattr(world, "policies", False),

@@ -1,5 +1,6 @@
 """The operator's decisions, by value: what is seen, and what is due."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -19,8 +20,8 @@ from towline.controller.actions import (
     RequestCancel,
     StoreSnapshot,
 )
-from towline.controller.plan import plan
 from towline.controller.plan_pods import OVERDUE
+from towline.exit_codes import HarnessExit
 from towline.kube.pod_status import Ended, Trouble
 from towline.naming import harness_pod_name
 
@@ -316,16 +317,80 @@ def test_an_outcome_beats_every_wish() -> None:
     assert world.run.status["phase"] == "Succeeded"
 
 
-def test_a_history_that_is_gone_ends_the_run_but_not_in_the_first_moment() -> None:
+def suspended() -> World:
     world = working()
-    world.stored, world.state, world.last = False, type(world.state)(), None
-    seen = world.seen()
-    assert plan(seen).look_again == timedelta(seconds=60)
+    world.set(suspend=True)
+    world.settle()
+    world.passes(11)
+    world.settle()
+    return world
 
-    lost = replace(seen, since_absent=timedelta(seconds=60))
 
-    assert [type(action) for action in plan(lost).actions] == []
-    assert plan(lost).look_again is not None
+def with_its_tail_put_back() -> World:
+    """The harness outlived the loss, for a while: the log begins with what it had kept."""
+    world = working()
+    world.store_is_emptied()
+    world.puts_its_tail_back()
+    world.ends(POD)
+    return world
+
+
+WITHOUT_HISTORY = pytest.mark.parametrize("begun", [working, suspended, with_its_tail_put_back])
+
+
+@WITHOUT_HISTORY
+@pytest.mark.parametrize("new_operator", [False, True])
+def test_a_history_that_is_gone_ends_the_run_but_not_in_the_first_moment(
+    begun: Callable[[], World], new_operator: bool
+) -> None:
+    world = begun()
+    counted = world.run.status["stream"]
+    if world.stored:
+        world.store_is_emptied()
+    if new_operator:
+        world.operator_dies()
+    made = world.plan()
+    assert (made.actions, made.look_again) == ([], timedelta(seconds=60))
+    world.settle()
+    assert not world.run.finished
+
+    world.passes(60)
+    world.settle()
+
+    assert world.run.status["phase"] == "Failed"
+    assert world.run.status["failure"]["reason"] == "StoreLost"
+    assert world.run.status["stream"] == counted, "as they stood"
+
+
+@WITHOUT_HISTORY
+def test_a_run_whose_history_is_gone_can_be_cancelled_at_once(begun: Callable[[], World]) -> None:
+    world = begun()
+    if world.stored:
+        world.store_is_emptied()
+    world.settle()
+
+    world.set(cancel=True, cancel_reason="enough")
+    world.settle()
+
+    assert world.run.status["phase"] == "Cancelled"
+
+
+def test_a_history_that_is_there_again_changes_nothing() -> None:
+    world = working()
+    world.waits()
+    world.settle()
+    world.ends(POD, HarnessExit.ASLEEP)
+    world.settle()
+    before, state, last = world.run.status, world.state, world.last
+    world.store_is_emptied()
+    world.settle()
+    world.passes(59)
+
+    world.stored, world.state, world.last = True, state, last
+    world.settle()
+
+    assert world.run.status == before
+    assert world.pods == {}
 
 
 def test_suspending_puts_both_pods_away_and_resuming_is_no_loss() -> None:

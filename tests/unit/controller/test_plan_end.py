@@ -116,6 +116,8 @@ def test_deleting_without_the_store_waits_a_while_and_no_longer() -> None:
     assert actions(world) == []
 
     world.passes(20)
+    assert actions(world) == [Settle()]
+    world.operator_dies()
 
     assert actions(world) == [DeleteWorkspace(), Settle()], "nobody can say now whether it had one"
 

@@ -94,6 +94,9 @@ class World:
     refused: bool = False
     policies: bool = True
     cancel_seen: datetime | None = None
+    absent_seen: datetime | None = None
+    looked: bool = False
+    """This operator has read the snapshot, and remembers it whatever becomes of the store."""
     retention: timedelta = timedelta()
     made: list[str] = field(default_factory=list)
     """Names of all pods that were ever made, in order."""
@@ -112,11 +115,12 @@ class World:
         if not self.store_away:
             spec = b"{}" if self.stored else None
             pod = self.pods.get(self.harness)
-            known = self.registered or pod is None or not pod.alive
-            glance = Glance(self.state, self.record, self.last, spec, known)
-        known = self.facts if self.stored and not self.store_away else None
+            registered = self.registered or pod is None or not pod.alive
+            glance = Glance(self.state, self.record, self.last, spec, registered)
+        self.looked = self.looked or (self.stored and not self.store_away)
+        known = self.facts if self.looked else None
         undecided = known is None and "resolved" not in self.run.status
-        return Observed(
+        seen = Observed(
             run=self.run,
             now=self.now,
             store=glance,
@@ -130,6 +134,8 @@ class World:
             since_cancel=self.now - (self.cancel_seen or self.now),
             finished_pod_retention=self.retention,
         )
+        self.absent_seen = (self.absent_seen or self.now) if seen.history_lost else None
+        return replace(seen, since_absent=self.now - (self.absent_seen or self.now))
 
     def plan(self) -> Plan:
         return plan(self.seen())
@@ -142,6 +148,7 @@ class World:
         actions = self.plan().actions
         for number, action in enumerate(actions):
             if number == dies_before:
+                self.operator_dies()
                 return actions
             if not self.act(action):
                 break
@@ -214,6 +221,7 @@ class World:
                 else:
                     self.pods[name] = replace(pod, deadline=self.now + GRACE)
             case RequestCancel(reason):
+                assert self.state.epoch, "the store refuses it for a run that it does not know"
                 self.state = replace(self.state, cancel=self.state.cancel or reason)
             case Finish(epoch, kind, reason, message):
                 if self.state.closed is None:
@@ -266,6 +274,20 @@ class World:
         return True
 
     # -- what happens ------------------------------------------------------------------------------------------------
+
+    def operator_dies(self) -> None:
+        """What it remembered dies with it."""
+        self.looked, self.cancel_seen, self.absent_seen = False, None, None
+
+    def store_is_emptied(self) -> None:
+        self.stored, self.state, self.record, self.last = False, RunState(), SandboxRecord(), None
+        self.registered = False
+
+    def puts_its_tail_back(self) -> None:
+        """A harness that outlives an emptied store appends what it kept; the snapshot and the name it never had."""
+        if not self.stored and (pod := self.pods.get(self.harness)) and pod.running:
+            self.state = replace(self.state, epoch=max(self.state.epoch, self.run.epoch))
+            self._event("turn.started")
 
     def passes(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -325,7 +347,7 @@ class World:
         return replace(self.state, totals=totals)
 
     def close(self, kind: str, data: dict[str, Any]) -> None:
-        if self.stored and self.state.closed is None:
+        if not self.state.absent and self.state.closed is None:
             self._event(kind, data)
             self.state = replace(self.state, closed=kind, want="")
 
