@@ -192,6 +192,21 @@ async def test_a_store_that_goes_and_comes_back_changes_nothing_of_a_run_that_wo
     assert (await other.events())[-1] == "run.cancelled"
 
 
+async def test_a_run_that_a_newer_operator_stored_says_so_after_a_rollback_and_can_be_cancelled(stage: Stage) -> None:
+    first = await stage.started()
+    run = await working(stage)
+    await stage.halt(first)
+    await stage.store.client.set(run.ref.keys.spec, '{"version": 2}')
+    await run.ends(await run.harness(), 1)
+
+    await stage.started()
+
+    told = await run.until_condition("Succeeded", "Unknown", "InvalidSpec")
+    assert told["message"] == "the stored snapshot is of a version that this operator does not know"
+    await run.change(cancel=True)
+    await run.until_phase("Cancelled", bound=5)
+
+
 async def test_runs_whose_history_the_store_lost_end_and_can_be_cancelled(
     stage: Stage, store_of_its_own: OwnStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

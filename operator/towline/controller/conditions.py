@@ -156,6 +156,8 @@ def succeeded(seen: Observed, ended: Outcome | None, others: Mapping[Type, Said]
     asked = seen.store is not None and seen.store.state.cancel is not None
     if seen.run.cancel or seen.run.deleting_since is not None or asked:
         return Said("Unknown", "Cancelling", seen.run.cancel_reason)
+    if seen.missing is not None:  # also of a run that was accepted long ago
+        return Said("Unknown", seen.missing.reason, seen.missing.message)
     first = (Type.ACCEPTED, Type.SUSPENDED)  # of a suspended run the rest is no matter: no prompt wakes it
     inquired = {kind: others[kind] for kind in (*first, *others)}
     waits = next((said for kind, said in inquired.items() if _holds_up(kind, said)), None)

@@ -140,7 +140,7 @@ class Observed:
     proposal: Snapshot | None = None
     """What would be stored: every reference was found. Only looked for before there is a snapshot."""
     missing: Trouble | None = None
-    """Why there is no proposal."""
+    """Why there is no proposal; or why what is stored cannot be read."""
     policies_in_force: bool = True
     """The sandbox namespace has its network policies."""
     harness_trouble: Trouble | None = None

@@ -247,6 +247,21 @@ def test_a_status_older_than_the_store_is_overtaken_and_not_repeated() -> None:
     assert actions(world)[0] == Grant(8)
 
 
+def test_a_snapshot_that_cannot_be_read_holds_the_run_up_visibly_and_holds_up_no_cancel() -> None:
+    world = working()
+    world.unreadable = Trouble("InvalidSpec", "of another version")
+    world.ends(POD)
+    world.settle()
+    assert world.run.status["phase"] == "Running"
+    told = world.run.condition("Succeeded")
+    assert (told["status"], told["reason"], told["message"]) == ("Unknown", "InvalidSpec", "of another version")
+
+    world.set(cancel=True)
+    world.settle()
+
+    assert world.run.status["phase"] == "Cancelled"
+
+
 # -- cancel and deadline ---------------------------------------------------------------------------------------------
 
 

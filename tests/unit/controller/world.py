@@ -95,6 +95,8 @@ class World:
     policies: bool = True
     cancel_seen: datetime | None = None
     absent_seen: datetime | None = None
+    unreadable: Trouble | None = None
+    """Why this operator can make nothing of the snapshot."""
     looked: bool = False
     """This operator has read the snapshot, and remembers it whatever becomes of the store."""
     retention: timedelta = timedelta()
@@ -118,7 +120,7 @@ class World:
             registered = self.registered or pod is None or not pod.alive
             glance = Glance(self.state, self.record, self.last, spec, registered)
         self.looked = self.looked or (self.stored and not self.store_away)
-        known = self.facts if self.looked else None
+        known = self.facts if self.looked and self.unreadable is None else None
         undecided = known is None and "resolved" not in self.run.status
         seen = Observed(
             run=self.run,
@@ -128,7 +130,7 @@ class World:
             sandboxes=tuple(pod for pod in self.pods.values() if not pod.harness),
             facts=known,
             proposal=PROPOSAL if undecided and self.missing is None else None,
-            missing=self.missing if undecided else None,
+            missing=self.missing if undecided else self.unreadable,
             policies_in_force=self.policies,
             harness_trouble=self.refuses if self.refused else None,
             since_cancel=self.now - (self.cancel_seen or self.now),
