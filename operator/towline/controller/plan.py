@@ -227,7 +227,7 @@ def _cancel_reason(seen: Observed, made: Plan) -> str | None:
     if limit is not None and active is not None:
         if active >= timedelta(seconds=limit):
             return DEADLINE_EXCEEDED
-        if "pausedSince" not in seen.run.status:
+        if seen.paused_since is None:
             made.later(timedelta(seconds=limit) - active)
     return None
 
@@ -235,10 +235,9 @@ def _cancel_reason(seen: Observed, made: Plan) -> str | None:
 def active_time(seen: Observed) -> timedelta | None:
     """For how long the run has been working, pauses not counted; None before its first harness."""
     status = seen.run.status
-    start, paused = moment(status.get("startTime")), moment(status.get("pausedSince"))
-    if start is None:
+    if (start := moment(status.get("startTime"))) is None:
         return None
-    return (paused or seen.now) - start - timedelta(seconds=int(status.get("pausedSeconds") or 0))
+    return (seen.paused_since or seen.now) - start - timedelta(seconds=int(status.get("pausedSeconds") or 0))
 
 
 def _cancelling(seen: Observed, reason: str, made: Plan) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from towline.api.snapshot import Snapshot
+from towline.clock import moment
 from towline.events.event import RunRef
 from towline.events.glance import Glance
 from towline.kube.pod_status import Ended, Trouble
@@ -182,6 +183,17 @@ class Observed:
     def awaits_prompt(self) -> bool:
         """The run has answered, and nobody has said anything since."""
         return self.store is not None and bool(self.store.state.waiting) and self.store.state.unread == 0
+
+    @property
+    def paused_since(self) -> datetime | None:
+        """Since when the deadline stands still; None while it runs.
+
+        The status says so, and the store before the status: a run may have waited for long while nobody could write.
+        """
+        written = moment(self.run.status.get("pausedSince"))
+        if written is not None or self.store is None or not self.awaits_prompt:
+            return written
+        return min(moment(self.store.state.waiting) or self.now, self.now)
 
 
 OutcomeKind = Literal["Succeeded", "Failed", "Cancelled"]

@@ -57,7 +57,7 @@ def status_of(seen: Observed) -> dict[str, Any]:
         new |= {name: old[name] for name in ("completionTime", "result", "failure") if name in old}
     elif ended is not None:
         new |= _ending(ended)
-    new |= _pauses(old, told, seen.now, over=run.finished or ended is not None)
+    new |= _pauses(seen, told, over=run.finished or ended is not None)
     if run.crashes or run.epoch:
         new["attempt"] = run.crashes
     if run.epoch:
@@ -170,16 +170,17 @@ def _ending(ended: Outcome) -> dict[str, Any]:
     return told
 
 
-def _pauses(old: Mapping[str, Any], told: list[dict[str, Any]], now: datetime, *, over: bool) -> dict[str, Any]:
+def _pauses(seen: Observed, told: list[dict[str, Any]], *, over: bool) -> dict[str, Any]:
     """For how long the deadline stood still: while suspended, and while a person is waited for."""
+    old = seen.run.status
     true = {each["type"] for each in told if each["status"] == "True"}
     paused = not over and bool(true & {"Suspended", "InputRequired"})
     since, before = moment(old.get("pausedSince")), int(old.get("pausedSeconds") or 0)
     new: dict[str, Any] = {}
     if paused:
-        new["pausedSince"] = old.get("pausedSince") or seconds(now)
+        new["pausedSince"] = old.get("pausedSince") or seconds(seen.paused_since or seen.now)
     elif since is not None:
-        before += max(int((now - since).total_seconds()), 0)
+        before += max(int((seen.now - since).total_seconds()), 0)
     if before:
         new["pausedSeconds"] = before
     return new

@@ -240,6 +240,41 @@ def test_sleep_does_not_count_towards_the_deadline() -> None:
     assert world.run.status["phase"] == "Cancelling"
 
 
+def test_a_wait_that_nobody_looked_at_counts_from_its_beginning() -> None:
+    """The operator was away: only the store knows since when the run has been waiting."""
+    world = working()
+    world.facts = replace(FACTS, active_deadline_seconds=60)
+    world.passes(30)
+    world.waits()
+    world.ends(POD, HarnessExit.ASLEEP)
+    world.passes(10_000)
+    world.operator_dies()
+
+    world.settle()
+
+    assert world.run.status["phase"] == "InputRequired"
+    assert world.run.status["pausedSince"] == "2026-11-29T12:00:30Z"
+    world.is_prompted()
+    world.settle()
+    assert world.run.status["pausedSeconds"] == 10_000
+    world.passes(30)
+    world.settle()
+    assert world.run.status["phase"] == "Cancelling"
+
+
+def test_a_deadline_does_not_pass_while_a_wait_cannot_be_written_down() -> None:
+    """The API server is away: what the store can be told follows from the run as it was."""
+    world = working()
+    world.facts = replace(FACTS, active_deadline_seconds=60)
+    world.passes(30)
+    world.waits()
+
+    world.passes(10_000)
+
+    made = world.plan()
+    assert (made.actions, made.look_again) == ([], None)
+
+
 def test_a_sleeping_run_is_cancelled_at_once() -> None:
     world = asleep()
     world.set(cancel=True, cancel_reason="enough")
