@@ -60,6 +60,8 @@ def harness_ready(seen: Observed, ended: Outcome | None) -> Said:
         if pod.trouble is not None:
             return Said("False", pod.trouble.reason, pod.trouble.message)
         return Said("False", _on_its_way(seen))
+    if plan_sleep.told(seen) and (seen.store is None or seen.history_lost):
+        return Said("False", plan_sleep.ASLEEP)  # as it stood: the harness that wakes it must know of the sleep
     if seen.store is None:
         return Said("False", "StoreUnavailable", "the event store does not answer")
     if seen.history_lost:
@@ -70,10 +72,14 @@ def harness_ready(seen: Observed, ended: Outcome | None) -> Said:
         return Said("False", seen.harness_trouble.reason, seen.harness_trouble.message)
     if pod is not None and pod.ended is not None:
         return Said("False", "Restarting", f"the last harness ended with {pod.ended}")
-    if pod is None and seen.run.pod_uid:  # before the next epoch is granted
-        put_away = seen.run.condition("HarnessReady").get("reason") in (plan_sleep.ASLEEP, "Released")
-        return Said("False", "Waking" if put_away else "Restarting")
-    return Said("False", "Restarting" if pod is not None else _on_its_way(seen))
+    if pod is not None or seen.run.pod_uid:  # it goes or is gone, and the next epoch is not granted yet
+        return Said("False", "Waking" if _put_away(seen) else "Restarting")
+    return Said("False", _on_its_way(seen))
+
+
+def _put_away(seen: Observed) -> bool:
+    asleep_or_released = seen.run.condition("HarnessReady").get("reason") in (plan_sleep.ASLEEP, "Released")
+    return asleep_or_released or seen.run.condition("Suspended").get("status") == "True"
 
 
 def _on_its_way(seen: Observed) -> str:
@@ -186,6 +192,6 @@ def _acts(pod: PodSeen | None) -> bool:
 
 
 def _to_be_granted(seen: Observed) -> bool:
-    """The harness of the granted epoch has existed and is no more."""
+    """The harness of the granted epoch has existed and is no more, or is going."""
     pod = seen.harness
-    return (pod is None and bool(seen.run.pod_uid)) or (pod is not None and not pod.alive)
+    return (pod is None and bool(seen.run.pod_uid)) or (pod is not None and (pod.deleting or not pod.alive))

@@ -390,6 +390,11 @@ def test_a_run_whose_history_is_gone_can_be_cancelled_at_once(begun: Callable[[]
     assert world.run.status["phase"] == "Cancelled"
 
 
+def said(world: World, kind: str) -> tuple[str, str]:
+    told = world.run.condition(kind)
+    return told["status"], told["reason"]
+
+
 def test_a_history_that_is_there_again_changes_nothing() -> None:
     world = working()
     world.waits()
@@ -430,6 +435,29 @@ def test_a_run_that_the_store_knows_is_cancelled_by_its_log_even_if_the_status_d
     assert actions(world) == [RequestCancel("Cancelled"), Finish(2, "Cancelled", "Cancelled")]
 
 
+def the_grant(world: World) -> Grant:
+    (granted,) = (action for action in actions(world) if isinstance(action, Grant))
+    return granted
+
+
+def test_a_run_that_is_resumed_before_its_pod_is_gone_still_knows_that_nothing_was_lost() -> None:
+    world = working()
+    world.set(suspend=True)
+    world.settle()
+    assert world.pods[POD].deleting
+    world.set(suspend=False)
+    world.settle()
+    assert (said(world, "Suspended"), said(world, "HarnessReady")) == (("True", "UserRequested"), ("False", "Waking"))
+
+    world.passes(11)
+
+    granted = the_grant(world)
+    assert granted.ended is not None
+    assert granted.ended.reason == "Suspended"
+    world.settle()
+    assert said(world, "Suspended") == ("False", "NotSuspended")
+
+
 def test_a_run_that_is_resumed_while_the_store_is_away_still_knows_that_nothing_was_lost() -> None:
     world = working()
     world.set(suspend=True)
@@ -442,6 +470,6 @@ def test_a_run_that_is_resumed_while_the_store_is_away_still_knows_that_nothing_
 
     world.store_away = False
 
-    (granted,) = (action for action in actions(world) if isinstance(action, Grant))
+    granted = the_grant(world)
     assert granted.ended is not None
     assert granted.ended.reason == "Suspended"

@@ -1,5 +1,6 @@
 """A run that waits for a prompt: it has no pod, and whatever gives it something to do wakes it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -79,6 +80,25 @@ def test_a_prompt_wakes_it_at_once_and_that_is_no_loss() -> None:
     assert world.run.status["phase"] == "InputRequired"
     assert world.run.crashes == 0
     assert {each["reason"] for each in world.run.status["attempts"]} == {"Asleep"}
+
+
+@pytest.mark.parametrize("away", [lambda w: setattr(w, "store_away", True), lambda w: w.store_is_emptied()])
+def test_a_run_that_is_prompted_after_its_store_was_away_still_knows_that_it_slept(
+    away: Callable[[World], None],
+) -> None:
+    world = asleep()
+    world.passes(11)
+    world.settle()
+    state, last = world.state, world.last
+    away(world)
+    world.settle()
+    assert said(world, "HarnessReady") == ("False", "Asleep")
+    assert world.run.status["phase"] == "InputRequired"
+
+    world.store_away, world.stored, world.state, world.last = False, True, state, last
+    world.is_prompted()
+
+    assert actions(world)[0] == Grant(2, Ended(reason="Asleep"))
 
 
 def test_at_no_moment_is_a_waking_run_said_to_restart() -> None:
