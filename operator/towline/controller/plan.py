@@ -5,7 +5,7 @@ at what happened before, so that a missed or doubled notice, and an operator kil
 nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import takewhile
@@ -144,7 +144,7 @@ def _lost(seen: Observed, ended: Ended, made: Plan) -> None:
     elif crashed and (at := _crashes_here(seen)) + 1 >= CRASHES_AT_ONE_POINT:
         point = f"at event {seen.store.state.progress}" if seen.store is not None else "at one point"
         _fail(seen, "CrashLoop", f"{at + 1} harnesses in a row crashed {point}, the last one with {ended}", made)
-    elif (wait := _not_before(seen, ended) - seen.now) > timedelta():
+    elif (wait := _not_before(seen, ended, _losses(seen)) - seen.now) > timedelta():
         made.later(wait)
     else:
         _start(seen, run.epoch + 1, made, ended, crashed)
@@ -152,9 +152,9 @@ def _lost(seen: Observed, ended: Ended, made: Plan) -> None:
 
 def _wake(seen: Observed, ended: Ended, made: Plan) -> None:
     """There is something to do for a run that slept: at once, unless the last harness woken for it did nothing."""
-    last = [*(seen.run.status.get("attempts") or ())][-1:]
-    in_vain = any(each["reason"] == ASLEEP and _at_this_point(each, seen) for each in last)
-    if in_vain and (wait := _not_before(seen, ended) - seen.now) > timedelta():
+    before = _attempts(seen)
+    in_vain = any(each["reason"] == ASLEEP and _at_this_point(each, seen) for each in before[-1:])
+    if in_vain and (wait := _not_before(seen, ended, before) - seen.now) > timedelta():
         made.later(wait)
     else:
         _start(seen, seen.run.epoch + 1, made, Ended(reason=ASLEEP, at=ended.at))
@@ -162,7 +162,7 @@ def _wake(seen: Observed, ended: Ended, made: Plan) -> None:
 
 def _crashes_here(seen: Observed) -> int:
     """The last harnesses in a row that crashed where the run still stands; those that were disturbed aside."""
-    crashed = [each for each in seen.run.status.get("attempts") or () if each.get("crashed")]
+    crashed = [each for each in _attempts(seen) if each.get("crashed")]
     return len(list(takewhile(lambda each: _at_this_point(each, seen), reversed(crashed))))
 
 
@@ -170,13 +170,23 @@ def _at_this_point(attempt: Mapping[str, Any], seen: Observed) -> bool:
     return seen.store is not None and attempt.get("progress") == seen.store.state.progress
 
 
-def _not_before(seen: Observed, ended: Ended) -> datetime:
-    """When the next harness may start: at once after the first loss, later with each other one of the last minutes.
+def _attempts(seen: Observed) -> Sequence[Mapping[str, Any]]:
+    """What became of the last harnesses."""
+    return seen.run.status.get("attempts") or ()
+
+
+def _losses(seen: Observed) -> Sequence[Mapping[str, Any]]:
+    """…of those that nobody put away on purpose."""
+    return [each for each in _attempts(seen) if each.get("reason") not in ON_PURPOSE]
+
+
+def _not_before(seen: Observed, ended: Ended, attempts: Sequence[Mapping[str, Any]]) -> datetime:
+    """When the next harness may start: at once after the first one, later with each other of `attempts` lately.
 
     Of a pod that is gone nobody knows when it ended; then the loss before counts. What lies far ahead was told by a
     clock that has been set back since, and is not waited for.
     """
-    ends = [end for each in seen.run.status.get("attempts") or () if (end := moment(each.get("endTime")))]
+    ends = [end for each in attempts if (end := moment(each.get("endTime")))]
     recent = [end for end in ends if -SKEW < seen.now - end < RECENT]
     if not recent:
         return seen.now
@@ -187,7 +197,7 @@ def _not_before(seen: Observed, ended: Ended) -> datetime:
 def _recorded_loss(seen: Observed) -> Ended | None:
     """What became of the harness before the granted one, for the log: as granted, or as its pod still shows."""
     before = seen.run.epoch - 1
-    attempts = [each for each in seen.run.status.get("attempts") or () if each["epoch"] == before]
+    attempts = [each for each in _attempts(seen) if each["epoch"] == before]
     if not attempts or attempts[-1].get("reason") in ON_PURPOSE:
         return None
     shown = next((pod.ended for pod in seen.harnesses if pod.number == before and pod.ended), None)

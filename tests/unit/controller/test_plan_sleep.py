@@ -132,6 +132,27 @@ def test_a_prompt_that_comes_while_the_harness_falls_asleep_is_not_slept_through
     assert Grant(2, Ended(reason="Asleep", at=world.now)) in actions(world)
 
 
+def test_naps_do_not_delay_what_follows_a_loss() -> None:
+    world = asleep()
+    for _ in range(5):
+        world.is_prompted()
+        world.settle()
+        world.starts(world.harness)
+        world.works()
+        world.settle()
+        world.works()
+        world.settle()
+    world.is_prompted()
+    world.settle()
+    world.starts(world.harness)
+    world.takes_a_turn()
+    world.settle()
+
+    world.ends(world.harness, 137, "Evicted", True)
+
+    assert isinstance(actions(world)[0], Grant)
+
+
 def test_harnesses_that_wake_in_vain_do_not_come_one_after_the_other() -> None:
     """A prompt that is counted and cannot be found: a fault of ours, which must not cost a pod a second."""
     world = asleep()
