@@ -6,6 +6,7 @@ from towline.api.common import SecretRef
 from towline.api.snapshot import Snapshot
 from towline.events.event import RunRef
 from towline.manifests.config import HarnessPods
+from towline.manifests.deadline import pod_deadline
 from towline.manifests.labels import run_labels
 from towline.naming import GATEWAY_AUDIENCE, HARNESS_CONTAINER, harness_pod_name
 
@@ -15,9 +16,6 @@ USER = 65532
 TOKEN_SECONDS = 600
 """The shortest that the API server grants; the kubelet renews it in place at nine tenths."""
 
-DEADLINE_SLACK_SECONDS = 60
-"""The operator ends an overdue run in good order; this long after that the kubelet does it without being asked."""
-
 TOKEN_FOLDER = "/var/run/secrets/towline.dev/gateway"  # noqa: S105 - a path
 KEY_FOLDER = "/var/run/secrets/towline.dev/model"
 
@@ -26,7 +24,7 @@ def harness_pod(
     run: RunRef, snapshot: Snapshot, epoch: int, config: HarnessPods, *, model_key: SecretRef | None
 ) -> dict[str, Any]:
     """`model_key` is where the provider's API key is, in the pod's namespace; None for a provider without one."""
-    deadline = snapshot.active_deadline_seconds
+    deadline = pod_deadline(snapshot)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -36,7 +34,7 @@ def harness_pod(
             "namespace": config.namespace,
         },
         "spec": {
-            **({} if deadline is None else {"activeDeadlineSeconds": deadline + DEADLINE_SLACK_SECONDS}),
+            **({} if deadline is None else {"activeDeadlineSeconds": deadline}),
             "automountServiceAccountToken": False,
             "containers": [_container(run, epoch, config, model_key)],
             "enableServiceLinks": False,

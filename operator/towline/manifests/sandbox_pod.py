@@ -12,14 +12,13 @@ from towline.api.quantities import written
 from towline.api.snapshot import Sandbox, Snapshot
 from towline.events.event import RunRef
 from towline.manifests.config import SandboxPods
+from towline.manifests.deadline import pod_deadline
 from towline.manifests.labels import run_labels
 from towline.naming import NETWORK_LABEL, SANDBOX_CONTAINER, sandbox_name
 
 TOOL_PORT = 8080
 VOLUME = "/sandbox"
 TOOLS = "/opt/towline"
-DEADLINE_SLACK_SECONDS = 60
-"""As for the harness: the operator has had its chance to end the run."""
 
 _FIRST_USER, _USERS = 1_000_000, 1_000_000_000
 
@@ -59,7 +58,7 @@ def sandbox_pod(
             "namespace": config.namespace,
         },
         "spec": {
-            "activeDeadlineSeconds": _deadline(snapshot, config),
+            "activeDeadlineSeconds": min(pod_deadline(snapshot) or config.longest_seconds, config.longest_seconds),
             "automountServiceAccountToken": False,
             "containers": [_container(run, generation, wanted, config, key, forbidden, disk)],
             "dnsConfig": {"nameservers": list(config.resolvers) if internet and config.resolvers else ["127.0.0.1"]},
@@ -186,11 +185,6 @@ def _resources(wanted: Sandbox, config: SandboxPods, disk: int) -> dict[str, dic
             "memory": written(min(asked.memory_bytes, memory)),
         },
     }
-
-
-def _deadline(snapshot: Snapshot, config: SandboxPods) -> int:
-    run = snapshot.active_deadline_seconds
-    return config.longest_seconds if run is None else min(run + DEADLINE_SLACK_SECONDS, config.longest_seconds)
 
 
 def _cores(millis: int) -> str:

@@ -103,6 +103,12 @@ def test_a_runs_deadline_is_the_kubelets_a_minute_later():
     assert changed(WHOLE, pod) == {".spec.activeDeadlineSeconds": (None, 660)}
 
 
+def test_a_run_that_waits_for_people_has_no_deadline_that_counts_the_waiting():
+    pod = harness_pod(RUN, snapshot(active_deadline_seconds=600, interactive=True), 3, CONFIG.harness, model_key=KEY)
+
+    assert pod == WHOLE
+
+
 def test_the_next_epoch_is_another_pod_of_the_same_run():
     pod = harness_pod(RUN, snapshot(), 4, CONFIG.harness, model_key=KEY)
 

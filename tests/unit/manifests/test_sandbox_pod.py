@@ -194,6 +194,10 @@ def test_a_pod_never_outlives_the_run_or_the_installations_bound(run, pod):
     assert made(active_deadline_seconds=run)["spec"]["activeDeadlineSeconds"] == pod
 
 
+def test_a_run_that_waits_for_people_has_only_the_installations_bound():
+    assert made(active_deadline_seconds=3600, interactive=True) == WHOLE
+
+
 def test_a_claim_keeps_the_workspace():
     volume = made(claim="kept")["spec"]["volumes"][0]
 
