@@ -30,8 +30,8 @@ class Proxy:
     expired: bool = False
     """Watches are answered with 410 Gone, once each."""
     refuses: Callable[[web.Request], web.Response | None] = lambda request: None
-    delay_seconds: float = 0.0
-    """How long each answer takes longer than it would."""
+    delay: Callable[[web.Request], float] = lambda request: 0.0
+    """How many seconds its answer takes longer than it would."""
     counts: dict[str, int] = field(default_factory=dict)
     watches: int = 0
 
@@ -104,7 +104,7 @@ class Proxy:
         watch = request.query.get("watch") in ("true", "1")
         verb = "WATCH" if watch else request.method
         self.counts[verb] = self.counts.get(verb, 0) + 1
-        await asyncio.sleep(self.delay_seconds)
+        await asyncio.sleep(self.delay(request))
         if (refusal := self.refuses(request)) is not None:
             return refusal
         headers = {name: request.headers[name] for name in ("Accept", "Content-Type") if name in request.headers}

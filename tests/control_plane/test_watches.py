@@ -11,6 +11,8 @@ from aiohttp import web
 from tests.control_plane.played import ready_sandbox, working
 from tests.control_plane.proxy import Line, Proxy
 from tests.control_plane.stage import Stage
+from towline.controller.leader import DEADLINE_SECONDS
+from towline.kube.login import CONNECTIONS
 
 
 @pytest.fixture
@@ -21,6 +23,10 @@ async def proxy(stage: Stage, tmp_path: Path) -> AsyncIterator[Proxy]:
     yield made
     await stage.stop_operators()
     await made.stop()
+
+
+def of_lease(request: web.Request) -> bool:
+    return request.path.endswith("/leases/towline-operator")
 
 
 def of_pod(line: Line, kind: str) -> bool:
@@ -169,7 +175,7 @@ async def test_one_request_of_five_may_be_refused_and_everything_comes_about_onc
     chance, refused = random.Random(7), dict[int, int]()
 
     def refuses(request: web.Request) -> web.Response | None:
-        if chance.random() >= 0.2 or request.path.endswith("/leases/towline-operator"):
+        if chance.random() >= 0.2 or of_lease(request):
             return None
         status = chance.choice((429, 500))
         refused[status] = refused.get(status, 0) + 1
@@ -199,8 +205,8 @@ async def test_one_request_of_five_may_be_refused_and_everything_comes_about_onc
 async def test_an_api_server_that_takes_two_seconds_for_everything_delays_and_breaks_nothing(
     stage: Stage, proxy: Proxy
 ) -> None:
-    operator = await stage.started()
-    proxy.delay_seconds = 2
+    proxy.delay = lambda request: 2.0  # from the start: the first look takes longer than a lease may go unrenewed
+    operator = await stage.started(bound=60)
 
     runs = [await stage.run(f"r{number}") for number in range(5)]
     for run in runs:
@@ -212,4 +218,20 @@ async def test_an_api_server_that_takes_two_seconds_for_everything_delays_and_br
 
     assert operator.leading.is_set()
     assert not stage.operators[-1][1].done(), "it still leads: the lease outlasts such answers"
-    proxy.delay_seconds = 0
+    proxy.delay = lambda request: 0.0
+
+
+async def test_no_renewal_of_the_lease_waits_behind_the_requests_of_many_runs(stage: Stage, proxy: Proxy) -> None:
+    await stage.started()
+    task = stage.operators[-1][1]
+    await working(stage)  # so the watches watch
+    proxy.delay = lambda request: 0.0 if of_lease(request) else 20.0
+
+    runs = [await stage.run(f"r{number}") for number in range(CONNECTIONS + 2)]
+    await asyncio.wait([task], timeout=DEADLINE_SECONDS + 5)
+
+    assert not task.done(), "it still leads"
+    proxy.delay = lambda request: 0.0
+    for run in runs:
+        await run.harness(bound=60)
+        assert (await run.status())["epoch"] == 1

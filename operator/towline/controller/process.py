@@ -76,16 +76,17 @@ class Operator:
         self.queue = WorkQueue()
         async with AsyncExitStack() as closing:
             credentials = await login.configuration(self.settings.kubeconfig)
-            api = login.client(credentials)
-            free = Kube(api)
-            closing.push_async_callback(free.aclose)
+            # A client of its own: a renewal must not wait behind the requests that are made under the Lease.
+            unhindered = Kube(login.client(credentials))
+            closing.push_async_callback(unhindered.aclose)
             elector = Elector(
-                free,
+                unhindered,
                 namespace=self.settings.system_namespace,
                 name=self.settings.lease,
                 pod=self.settings.identity,
             )
-            self.kube = Kube(api, may_write=elector.check)
+            self.kube = Kube(login.client(credentials), may_write=elector.check)
+            closing.push_async_callback(self.kube.aclose)
             health = Health(metrics=self.metrics, alive=self._wrong, ready=self._unready)
             self.health_address = self.health_host, await health.start(self.health_host, self.settings.health_port)
             closing.push_async_callback(health.stop)
@@ -94,10 +95,14 @@ class Operator:
             if not await self._until_stop(elector.acquire()):
                 return True
             closing.push_async_callback(elector.release)
+            lease = asyncio.create_task(elector.hold(), name="lease")
+            closing.push_async_callback(_ended, lease)  # what is given back must not be renewed
             failpoints.hit("operator.leading")
-            return await self._lead(elector, store, credentials)
+            return await self._lead(elector, lease, store, credentials)
 
-    async def _lead(self, elector: Elector, store: Store, credentials: login.Configuration) -> bool:
+    async def _lead(
+        self, elector: Elector, lease: asyncio.Task[None], store: Store, credentials: login.Configuration
+    ) -> bool:
         settings, kube = self.settings, self.kube
         missing = [kind.name for kind in OURS if not await kube.served(kind)]
         if missing:
@@ -154,10 +159,10 @@ class Operator:
         )
         ears = Ears(notices=all_notices(store), cache=self.cache, queue=self.queue)
         self._measure(ears)
-        await self._until_stop(self._fill(namespaces))
+        if not await self._until_stop(self._fill(namespaces), lease):
+            return await self._together(lease, {})
         policies.look()
         parts = {
-            "lease": elector.hold(),
             "watches": watches.run(),
             "workers": Workers(queue=self.queue, reconciler=reconciler, metrics=self.metrics).run(),
             "sweep": self.sweep.run(),
@@ -166,7 +171,7 @@ class Operator:
             "policies": policies.run(),
         }
         self.leading.set()
-        return await self._together(parts)
+        return await self._together(lease, parts)
 
     async def _fill(self, namespaces: Namespaces) -> None:
         """What there is, before anything acts: else every pod that a watch has not told of yet would count as lost."""
@@ -191,9 +196,9 @@ class Operator:
         for key in self.cache.all_keys():
             self.queue.add(key)
 
-    async def _together(self, parts: dict[str, Coroutine[Any, Any, None]]) -> bool:
+    async def _together(self, lease: asyncio.Task[None], parts: dict[str, Coroutine[Any, Any, None]]) -> bool:
         """Runs all until the first one ends, which none should, or `stop`."""
-        tasks: dict[asyncio.Task[Any], str] = {}
+        tasks: dict[asyncio.Task[Any], str] = {lease: "lease"}
         tasks |= {asyncio.create_task(part, name=name): name for name, part in parts.items()}
         stopping = asyncio.create_task(self.stop.wait())
         try:
@@ -210,18 +215,16 @@ class Operator:
             await asyncio.wait([task for task, name in tasks.items() if name != "watches"], timeout=STOP_SECONDS)
             await asyncio.wait(list(tasks), timeout=STOP_WATCHING_SECONDS)
 
-    async def _until_stop(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Whether `work` ended before `stop` was set."""
+    async def _until_stop(self, work: Coroutine[Any, Any, None], *needed: asyncio.Task[None]) -> bool:
+        """Whether `work` ended before `stop` was set, and before anything ended that is needed for it."""
         working, stopping = asyncio.create_task(work), asyncio.create_task(self.stop.wait())
         try:
-            await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([working, stopping, *needed], return_when=asyncio.FIRST_COMPLETED)
             if working.done():
                 working.result()
             return working.done()
         finally:
-            working.cancel()
-            stopping.cancel()
-            await asyncio.gather(working, stopping, return_exceptions=True)
+            await _ended(working, stopping)
 
     # -- health ------------------------------------------------------------------------------------------------------
 
@@ -249,3 +252,10 @@ class Operator:
         gauge("towline_api_writes_total", "Writing requests to the API server.", lambda: float(self.kube.writes))
         gauge("towline_notices_total", "Notices of the event store.", lambda: float(ears.heard))
         gauge("towline_sweep_age_seconds", "Since the last sweep.", lambda: time.monotonic() - self.sweep.heartbeat)
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels them and waits until they are done."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

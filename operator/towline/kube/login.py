@@ -14,7 +14,8 @@ from kubernetes.aio.config.config_exception import ConfigException
 from towline.errors import Invalid
 
 CONNECTIONS = 10
-"""To the API server, for everything but watches: a burst waits here instead of loading the server."""
+"""Of one client to the API server: a burst waits here instead of loading the server. Watches have their own, and so has
+the operator's Lease, which must not wait behind a burst."""
 
 
 async def configuration(kubeconfig: Path | None, context: str | None = None) -> Configuration:
