@@ -1,5 +1,9 @@
 """A run's life against the real API server, its pods played, to each of its ends."""
 
+import logging
+
+import pytest
+
 from tests.control_plane.played import working
 from tests.control_plane.stage import Stage
 from towline.api.agentrun_status import AgentRunStatus
@@ -141,8 +145,10 @@ async def test_a_deadline_fails_the_run(stage: Stage) -> None:
     assert status["failure"]["reason"] == "DeadlineExceeded"
 
 
-async def test_a_finished_run_goes_when_its_time_to_live_is_over(stage: Stage) -> None:
-    await stage.started()
+async def test_a_finished_run_goes_when_its_time_to_live_is_over(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    operator = await stage.started()
     run = await working(stage, ttlSecondsAfterFinished=1)
 
     await run.completes()
@@ -154,6 +160,9 @@ async def test_a_finished_run_goes_when_its_time_to_live_is_over(stage: Stage) -
         return 0 < await stage.store.client.ttl(run.ref.keys.log) <= 3600
 
     await stage.until(expiring, "its history to expire")
+    await stage.quiet(operator)
+    told = [each for each in caplog.records if each.name.startswith("towline.") and each.levelno >= logging.WARNING]
+    assert [each.getMessage() for each in told] == []
 
 
 async def test_a_spec_of_300_kilobytes_runs_and_goes_like_any_other(stage: Stage) -> None:

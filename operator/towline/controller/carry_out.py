@@ -57,10 +57,11 @@ class Gone(TowlineError):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What is seen after the actions, and what stopped them."""
+    """What is seen after the actions, and what stopped them; `deleted` when that was the run's own deletion by us."""
 
     seen: Observed
     fault: TowlineError | None = None
+    deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +80,14 @@ class Hands:
         """In order, up to the first fault."""
         for action in actions:
             try:
-                seen = await self._do(action, seen)
+                after = await self._do(action, seen)
             except TowlineError as fault:
                 return Done(seen, fault)
             fields = {"run": f"{seen.run.namespace}/{seen.run.name}", "uid": seen.run.uid, "what": str(action)}
             log.info("action carried out", extra={"fields": fields})
+            if after is None:
+                return Done(seen, deleted=True)
+            seen = after
         return Done(seen)
 
     async def write_status(self, seen: Observed, status: dict[str, Any]) -> Observed:
@@ -106,7 +110,8 @@ class Hands:
         """After the actions: see `tell_store.tell_log`."""
         await tell_store.tell_log(self.store, seen, news)
 
-    async def _do(self, action: Action, seen: Observed) -> Observed:
+    async def _do(self, action: Action, seen: Observed) -> Observed | None:
+        """What is seen then; None when that is nothing any more, as the run is deleted."""
         store, ref, now = self.store, seen.run.ref, seen.now
         epoch = tell_store.epoch_in_force(seen)
         match action:
@@ -164,7 +169,8 @@ class Hands:
             case DeleteRun():
                 left = await self.kube.delete(AGENT_RUN, ref.namespace, ref.name, uid=ref.uid)
                 await tell_store.expire(store, self.installation, seen)
-                return self._taken_in(seen, left if left is not None and left["kind"] == AGENT_RUN.name else None)
+                marked = left is not None and left["kind"] == AGENT_RUN.name  # a finalizer holds it
+                return self._taken_in(seen, left) if marked else None
             case _:
                 assert_never(action)
         return seen

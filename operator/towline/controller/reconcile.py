@@ -59,6 +59,9 @@ class Reconciler:
         before = seen.run.status
         done = await self.hands.carry_out(made.actions, seen)
         seen, fault = done.seen, done.fault
+        if done.deleted:
+            self._forget(key, seen.run)
+            return Looked()
         if isinstance(fault, StoreUnavailable):
             seen = replace(seen, store=None)
         elif wrote_to_store(made.actions):
