@@ -104,7 +104,7 @@ class Attempt(Part):
     progress: Count | None = None
     """Seq of the last event, when it ended, that had brought the run further."""
     start_time: AwareDatetime | None = None
-    """When it started."""
+    """When it started; absent when its pod was gone before it was replaced."""
     end_time: AwareDatetime | None = None
     """When it ended."""
 

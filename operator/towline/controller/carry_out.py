@@ -123,7 +123,7 @@ class Hands:
             case StoreSnapshot():
                 return await tell_store.store_snapshot(store, self.installation, seen)
             case Grant(granted_epoch, ended, crashed):
-                status = granted(seen.run, granted_epoch, ended, crashed, _progress(seen), now)
+                status = granted(seen, granted_epoch, ended, crashed)
                 new = replace(seen, run=replace(seen.run, status=status))
                 failpoints.hit("operator.grant.before")
                 seen = await self.write_status(new, status_of(new))
@@ -208,10 +208,6 @@ class Hands:
 
 def _provider(seen: Observed) -> str:
     return seen.facts.sandbox_provider if seen.facts is not None else ""
-
-
-def _progress(seen: Observed) -> int:
-    return seen.store.state.progress if seen.store is not None else 0
 
 
 def wrote_to_store(actions: Sequence[Action]) -> bool:

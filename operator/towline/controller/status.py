@@ -68,19 +68,21 @@ def status_of(seen: Observed) -> dict[str, Any]:
     return new
 
 
-def granted(
-    seen: RunSeen, epoch: int, ended: Ended | None, crashed: bool, progress: int, now: datetime
-) -> dict[str, Any]:
-    """The former status with one more epoch: what was the harness becomes an attempt, which got as far as that."""
-    old = dict(seen.status)
+def granted(seen: Observed, epoch: int, ended: Ended | None, crashed: bool) -> dict[str, Any]:
+    """The former status with one more epoch: what was the harness becomes an attempt, which got as far as the run."""
+    run, pod = seen.run, seen.harness
+    old = dict(run.status)
     if ended is not None:
-        attempt: dict[str, Any] = {"epoch": seen.epoch, "podName": harness_pod_name(seen.uid, seen.epoch)}
-        attempt |= {"reason": ended.reason, "crashed": crashed, "progress": progress}
-        attempt["endTime"] = seconds(ended.at or now)
+        attempt: dict[str, Any] = {"epoch": run.epoch, "podName": harness_pod_name(run.uid, run.epoch)}
+        attempt |= {"reason": ended.reason, "crashed": crashed}
+        attempt["progress"] = seen.store.state.progress if seen.store is not None else 0
+        if pod is not None and pod.started is not None:
+            attempt["startTime"] = seconds(pod.started)
+        attempt["endTime"] = seconds(ended.at or seen.now)
         old["attempts"] = [*(old.get("attempts") or ()), attempt][-KEPT_ATTEMPTS:]
-    old["attempt"] = seen.crashes + int(crashed)
+    old["attempt"] = run.crashes + int(crashed)
     old["epoch"] = epoch
-    old["harness"] = {"podName": harness_pod_name(seen.uid, epoch), "podUID": "", "restarts": epoch - 1}
+    old["harness"] = {"podName": harness_pod_name(run.uid, epoch), "podUID": "", "restarts": epoch - 1}
     return old
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from tests.unit.controller.world import FACTS, POD, UID, World, working
+from tests.unit.controller.world import FACTS, NOW, POD, UID, World, working
 from towline.api.conditions import REASONS, ConditionType
 from towline.controller.status import COUNTERS_EVERY, check, due, status_of
 from towline.events.totals import Totals
@@ -136,6 +136,23 @@ def test_costs_are_told_only_where_the_model_has_a_price() -> None:
     world.facts = replace(FACTS, has_price=True)
 
     assert status_of(world.seen())["usage"]["costMicroUSD"] == 0
+
+
+def test_an_attempt_tells_when_it_began_and_ended_as_far_as_its_pod_told() -> None:
+    world = working()
+    world.passes(30)
+    world.ends(POD, 1)
+    world.settle()
+    world.starts(harness_pod_name(UID, 2))
+    world.settle()
+    world.vanishes(harness_pod_name(UID, 2))
+    world.passes(60)
+    world.settle()
+
+    crashed, gone = check(world.run.status).attempts
+
+    assert (crashed.start_time, crashed.end_time) == (NOW, NOW + timedelta(seconds=30))
+    assert gone.start_time is None
 
 
 def test_only_the_last_five_attempts_are_kept() -> None:

@@ -197,7 +197,7 @@ class World:
                     self._event("run.started")
             case Grant(epoch, ended, crashed):
                 self.registered = False
-                status = granted(self.run, epoch, ended, crashed, self.state.progress, self.now)
+                status = granted(self.seen(), epoch, ended, crashed)
                 self.write(status_of(replace(self.seen(), run=replace(self.run, status=status))))
             case RaiseEpoch(epoch, lost):
                 assert epoch >= self.state.epoch, "nobody goes back"
