@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from towline.api.conditions import PHASES, REASONS
+from towline.api.conditions import OUTCOMES, PHASES, REASONS, ConditionType
 from towline.api.crds import KINDS, Kind, definition
 from towline.api.documents import read
 from towline.api.yaml_documents import parse
@@ -17,6 +18,12 @@ FOLDER = Path(__file__).parents[2] / "docs" / "spec"
 
 def page(kind: Kind) -> str:
     return (FOLDER / f"{kind.name.lower()}.md").read_text(encoding="utf-8")
+
+
+def table_rows(text: str) -> list[tuple[str, ...]]:
+    """The cells of each row that begins with a name."""
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    return [tuple(cell.strip() for cell in row.split("|")[1:-1]) for row in rows]
 
 
 def properties(kind: Kind, part: str) -> dict[str, Any]:
@@ -69,15 +76,12 @@ def bounds(field: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_the_page_of_a_kind_has_a_row_for_each_field_of_its_spec(kind: Kind) -> None:
-    rows = {
-        tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in page(kind).splitlines() if line[:3] == "| `"
-    }
-    documented = {(row[0], *row[2:]) for row in rows if len(row) == 4}
-    expected = {
+    rows = [row for row in table_rows(page(kind)) if len(row) == 4]
+    expected = [
         (f"`{path}`", default(field, required), bounds(field))
         for path, field, required in fields(properties(kind, "spec"))
-    }
-    assert documented == expected
+    ]
+    assert sorted((row[0], *row[2:]) for row in rows) == sorted(expected)
     assert all(row[1] for row in rows)
 
 
@@ -87,9 +91,24 @@ def test_the_manifest_on_the_page_is_valid(kind: Kind) -> None:
     assert read(list(parse(manifest, kind.name)))
 
 
-def test_the_page_of_agentrun_names_its_status_phases_and_reasons() -> None:
+def test_the_page_of_agentrun_has_a_row_for_each_field_of_its_status_each_condition_and_each_outcome() -> None:
     (kind,) = (kind for kind in KINDS if kind.name == "AgentRun")
-    text = page(kind)
-    names = [path for path, _, _ in fields(properties(kind, "status")) if not path.startswith("conditions[].")]
-    names += [*PHASES, *REASONS, *(reason for reasons in REASONS.values() for reason in reasons)]
-    assert [name for name in names if f"`{name}`" not in text] == []
+    expected = [
+        (f"`{path}`", field["description"])
+        for path, field, _ in fields(properties(kind, "status"))
+        if not path.startswith("conditions[].")
+    ]
+    told = [each for each in REASONS if each not in (ConditionType.SUCCEEDED, ConditionType.FINISHED)]
+    expected += [(f"`{each}`", " · ".join(starmap(beside, REASONS[each].items()))) for each in told]
+    expected += [(f"`{reason}`", meaning) for reason, meaning in OUTCOMES.items()]
+
+    assert sorted(row for row in table_rows(page(kind)) if len(row) == 2) == sorted(expected)
+
+
+def beside(reason: str, meaning: str) -> str:
+    return f"`{reason}` {meaning[0].lower()}{meaning[1:].removesuffix('.')}"
+
+
+def test_the_page_of_agentrun_names_its_phases() -> None:
+    (kind,) = (kind for kind in KINDS if kind.name == "AgentRun")
+    assert [name for name in PHASES if f"`{name}`" not in page(kind)] == []

@@ -73,7 +73,7 @@ class IdlePolicy(Part):
     """What an interactive run does while nobody prompts it."""
 
     suspend_after_seconds: Seconds | None = None
-    """Release harness and sandbox after this much silence; the next prompt wakes the run."""
+    """Release harness and sandbox after this much silence, 60 if absent; the next prompt wakes the run."""
     finish_after_seconds: Seconds | None = None
     """End the run as Succeeded after this much silence."""
 

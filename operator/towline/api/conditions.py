@@ -58,7 +58,6 @@ OUTCOMES: dict[str, str] = {
     "SandboxUnavailable": "No sandbox can be had for the run.",
     "ApprovalDenied": "A person denied a call, and the run may not go on without it.",
     "ApprovalTimeout": "Nobody decided in time, and approval.onTimeout is Fail.",
-    "Rejected": "The run was never accepted; the reason of Accepted says why.",
     "StoreLost": "The event store lost the run's history.",
     "InternalError": "A fault of towline's own; the message and the operator's log say which.",
 }
@@ -120,7 +119,6 @@ REASONS: dict[ConditionType, dict[str, str]] = {
     },
     ConditionType.SUSPENDED: {
         "UserRequested": "spec.suspend is true.",
-        "Idle": "An interactive run waited longer than idlePolicy allows; a prompt wakes it.",
         "NotSuspended": "The run may run.",
     },
     ConditionType.FINISHED: {"Running": "The run has not ended."} | OUTCOMES,
@@ -173,14 +171,10 @@ def phase(conditions: Iterable[Condition]) -> Phase:
         return "Cancelled" if reason(ConditionType.SUCCEEDED) == "Cancelled" else "Failed"
     if reason(ConditionType.SUCCEEDED) == "Cancelling":
         return "Cancelling"
-    suspended = status(ConditionType.SUSPENDED) == "True"
-    # An idle run that waits for a prompt is both; what a person must do is then the better word.
-    if suspended and reason(ConditionType.SUSPENDED) == "UserRequested":
-        return "Suspended"
+    if status(ConditionType.SUSPENDED) == "True":
+        return "Suspended"  # before what it waits for: no prompt wakes it
     if status(ConditionType.INPUT_REQUIRED) == "True":
         return "InputRequired"
-    if suspended:
-        return "Suspended"
     if status(ConditionType.QUEUED) == "True":
         return "Queued"
     if status(ConditionType.HARNESS_READY) == "True" or reason(ConditionType.HARNESS_READY) in _STARTED_BEFORE:

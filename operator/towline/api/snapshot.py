@@ -130,12 +130,12 @@ class Sandbox(Frozen):
 
 
 class IdlePolicy(Frozen):
-    """What an interactive run does while nobody prompts it, in seconds since it began to wait; None: no such end."""
+    """What an interactive run does while nobody prompts it, in seconds since it began to wait."""
 
     suspend_after_seconds: int | None = None
-    """Then its harness ends, until there is a prompt."""
+    """Then its harness ends, until there is a prompt; None: after a time of the harness' own."""
     finish_after_seconds: int | None = None
-    """Then the run completes with its last answer."""
+    """Then the run completes with its last answer; None: never."""
 
 
 class ContinueFrom(Frozen):
