@@ -11,8 +11,8 @@ from towline.harness.fold import History, fold
 from towline.harness.loop import Ending, run_turns
 from towline.harness.mail import Mail
 from towline.harness.models import anthropic, openai_chat
-from towline.harness.models.base import ModelUnavailable
-from towline.harness.transcript import AssistantMessage, Text, UserMessage
+from towline.harness.models.base import Finished, ModelUnavailable
+from towline.harness.transcript import AssistantMessage, UserMessage
 from towline.testing.ports import MemoryInbox, MemorySink, RoteModel, ports, use
 from towline.testing.provider_rules import anthropic_problems, openai_problems
 
@@ -175,15 +175,18 @@ async def test_an_answer_that_is_complete_is_not_interrupted_any_more():
     class Late(RoteModel):
         async def stream(self, request):
             async for event in super().stream(request):
-                if not isinstance(event, Text) and len(self.requests) == 1:
+                if isinstance(event, Finished) and len(self.requests) == 1:
                     inbox.post("Stop.", "interrupt")
                 yield event
 
     inbox = MemoryInbox()
-    _, sink, _, _ = await run(Late("All of it.", "ok"), inbox=inbox)
+    model = Late("All of it.", "ok")
+    _, sink, _, _ = await run(model, inbox=inbox)
 
-    assert sink.types.count("agent.message") + sink.types.count("agent.message_aborted") == 2
-    assert sink.types[-1] == "run.completed"
+    assert "agent.message_aborted" not in sink.types
+    assert [each["content"][0]["text"] for each in sink.payloads("agent.message")] == ["All of it.", "ok"]
+    assert [each["content"] for each in sink.payloads("user.message")] == ["Go.", "Stop."]
+    assert sink.payloads("turn.completed") == [{"stop_reason": "end_turn"}] * 2
 
 
 async def test_an_interruption_ends_the_pause_before_a_retry():
