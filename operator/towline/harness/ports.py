@@ -18,7 +18,7 @@ from towline.inbox import Prompt
 
 
 class GatewayRefused(TowlineError):
-    """The gateway will not take this call, now or later: there will be no result. The run fails."""
+    """The gateway will not take this request, now or later: there will be no result. The run fails."""
 
 
 class GatewayUnavailable(TowlineError):

@@ -26,7 +26,7 @@ from towline.harness.consumed import OWN_PROMPT_ID
 from towline.harness.journal import Fact, Journal
 from towline.harness.loop import Ending, run_turns
 from towline.harness.models.build import model_for
-from towline.harness.ports import GatewayUnavailable, Ports
+from towline.harness.ports import GatewayRefused, GatewayUnavailable, Ports
 from towline.harness.reading import Found, SourceGone, check, read, taken_over
 from towline.harness.store_ports import LogSink, StoreInbox, SystemClock
 from towline.harness.tools import Gateway
@@ -93,23 +93,30 @@ async def _work(settings: HarnessSettings, sealed: Seal) -> HarnessExit:
         ports = Ports(model, gateway, sink, letters, SystemClock())
 
         async def turns() -> HarnessExit:
-            if snapshot.continue_from is not None and not history.begun:
-                journal = Journal(sink, ports.clock, history)
-                try:
+            journal = Journal(sink, ports.clock, history)
+            try:
+                if snapshot.continue_from is not None and not history.begun:
                     taken = await taken_over(store, snapshot.continue_from)
                     failpoints.hit("harness.continue.before")
                     await journal.append(taken)
                     failpoints.hit("harness.continue.after")
-                except SourceGone as gone:
-                    await journal.finish(Fact("run.failed", {"reason": "StoreLost", "message": str(gone)}))
-                    return HarnessExit.FINISHED
-            if snapshot.tools:
-                failpoints.hit("harness.connect.before")
-                await gateway.connect()
+                if snapshot.tools:
+                    failpoints.hit("harness.connect.before")
+                    await gateway.connect()
+            except SourceGone as gone:
+                return await _failed(journal, "StoreLost", gone)
+            except GatewayRefused as refusal:
+                return await _failed(journal, "GatewayRefused", refusal)
             asleep = await run_turns(ports, snapshot, history) is Ending.ASLEEP
             return HarnessExit.ASLEEP if asleep else HarnessExit.FINISHED
 
         return await _until_told_otherwise(turns(), notices, event_log, settings.epoch)
+
+
+async def _failed(journal: Journal, reason: str, cause: TowlineError) -> HarnessExit:
+    """End a run that cannot begin, or go on; `reason` is one word of the closed list in docs/harness.md."""
+    await journal.finish(Fact("run.failed", {"reason": reason, "message": str(cause)}))
+    return HarnessExit.FINISHED
 
 
 async def _recount(found: Found, letters: StoreInbox) -> Totals:

@@ -238,7 +238,7 @@ def _result(message: Mapping[str, Any], status: int) -> dict[str, Any]:
         or error.get("code") == -32603
     ):
         raise _AskAgain(text)
-    raise GatewayRefused(f"the gateway refused the call: {text} ({reason or error.get('code')})")
+    raise GatewayRefused(f"the gateway refused the request: {text} ({reason or error.get('code')})")
 
 
 def _stop(reason: str | None, text: str) -> StopWriting | None:

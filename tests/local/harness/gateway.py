@@ -11,10 +11,11 @@ TOOLS = {"tools": [{"name": "exec", "description": "Run.", "inputSchema": {"type
 
 
 class ScriptedGateway:
-    """Answers the n-th tools/call as the n-th of `answers` says; the last one stands for all that follow."""
+    """Answers the n-th tools/call as the n-th of `answers` says; the last one stands for all that follow. `listing`
+    answers tools/list."""
 
-    def __init__(self, *answers):
-        self._answers, self.requests = list(answers), []
+    def __init__(self, *answers, listing=None):
+        self._answers, self._listing, self.requests = list(answers), listing or result(TOOLS), []
         self.left = asyncio.Event()
         """A client went away before it had its answer."""
 
@@ -22,7 +23,7 @@ class ScriptedGateway:
         body = await request.json()
         self.requests.append((request.headers.copy(), body))
         if body["method"] == "tools/list":
-            return web.json_response({"jsonrpc": "2.0", "id": body["id"], "result": TOOLS})
+            return await self._listing(request, body["id"])
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         try:
             return await answer(request, body["id"])
@@ -77,9 +78,9 @@ def stream(*messages, cut=False, hang=False):
 
 
 @asynccontextmanager
-async def serving(*answers):
+async def serving(*answers, listing=None):
     """The gateway and its URL."""
-    scripted = ScriptedGateway(*answers)
+    scripted = ScriptedGateway(*answers, listing=listing)
     app = web.Application()
     app.router.add_post("/mcp", scripted.handle)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.5)

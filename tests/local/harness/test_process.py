@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.local.harness.conftest import scripted, served
-from tests.local.harness.gateway import result, serving, stream
+from tests.local.harness.gateway import error, plain, result, serving, stream
 from towline import inbox
 from towline.api.snapshot import ScriptedStep
 from towline.clock import utc_now
@@ -71,6 +71,20 @@ async def test_tools_are_called_through_the_gateway(run):
     [block] = message.payload["content"]
     assert gateway.calls[0]["_meta"]["towline.dev/call-id"] == block["call_id"]
     assert (await run.payload("run.completed"))["result"]["text"] == "Done."
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [(plain(421), "HTTP 421"), (plain(404), "HTTP 404"), (error("UnknownRun", message="no such run"), "no such run")],
+)
+async def test_a_gateway_that_will_not_name_its_tools_fails_the_run_at_once_and_with_its_words(refusal, words, run):
+    async with serving(result(), listing=refusal) as (gateway, url):
+        await run.create(scripted({"text": "x"}), tools=["exec"])
+        code, _ = await run.work(gateway_url=url)
+
+    failed = await run.payload("run.failed")
+    assert (code, failed["reason"], len(gateway.requests)) == (0, "GatewayRefused", 1)
+    assert words in failed["message"]
 
 
 @pytest.mark.parametrize("api", ["AnthropicMessages", "OpenAIChatCompletions"])
