@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from towline.errors import StopWriting, TowlineError
+from towline.harness.transcript import well_formed
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ class LiveDeltas:
         self._pending: list[tuple[str, list[str]]] = []
         self._pending_characters = 0
         self._sent = {"text": 0, "thinking": 0}
+        self._half = {"text": "", "thinking": ""}
+        """The first half of a character whose second half is still to come: some servers send it on its own."""
         self._something = asyncio.Event()
         self._enough = asyncio.Event()
         self._closing = False
@@ -37,7 +40,7 @@ class LiveDeltas:
         self._stop: StopWriting | None = None
 
     async def __aenter__(self) -> "LiveDeltas":
-        self._pump = asyncio.create_task(self._send_until_closed(), name="deltas")
+        self._pump = asyncio.create_task(self._pump_out(), name="deltas")
         return self
 
     async def __aexit__(
@@ -69,6 +72,18 @@ class LiveDeltas:
         if self._pending_characters >= ENOUGH_CHARACTERS:
             self._enough.set()
 
+    async def _pump_out(self) -> None:
+        """Never fails: whatever goes wrong costs this answer's live text, and is logged or told to the loop."""
+        try:
+            await self._send_until_closed()
+        except StopWriting as stop:
+            self._stop = stop
+        except Exception as fault:  # a task that died unseen would drop every word that follows without a trace
+            self._broken = True
+            cause = str(fault) if isinstance(fault, TowlineError) else f"{type(fault).__name__}: {fault}"
+            log.warning("deltas dropped", extra={"fields": {"message": self._message_id, "cause": cause}})
+        self._pending.clear()
+
     async def _send_until_closed(self) -> None:
         while not (self._closing and not self._pending):
             await self._something.wait()
@@ -82,20 +97,15 @@ class LiveDeltas:
                 self._something.clear()
                 self._enough.clear()
             for kind, pieces in batch:
-                if not await self._sent_one(kind, "".join(pieces)):
-                    self._pending.clear()
-                    return
+                text = self._half[kind] + "".join(pieces)
+                self._half[kind] = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
+                await self._send(kind, text.removesuffix(self._half[kind]))
+        for kind, half in self._half.items():
+            await self._send(kind, half)
 
-    async def _sent_one(self, kind: str, text: str) -> bool:
-        delta = {"kind": kind, "message_id": self._message_id, "offset": self._sent[kind], "text": text}
-        try:
-            await self._push(delta)
-        except StopWriting as stop:
-            self._stop = stop
-            return False
-        except (TowlineError, OSError) as fault:
-            self._broken = True
-            log.warning("deltas dropped", extra={"fields": {"message": self._message_id, "cause": str(fault)}})
-            return False
+    async def _send(self, kind: str, text: str) -> None:
+        if not text:
+            return
+        text = well_formed(text)
+        await self._push({"kind": kind, "message_id": self._message_id, "offset": self._sent[kind], "text": text})
         self._sent[kind] += len(text)
-        return True

@@ -104,8 +104,9 @@ def call_id(message_id: str, index: int) -> str:
 
 def tool_use(message_id: str, index: int, name: str, arguments_text: str, provider_id: str) -> ToolUse:
     """The tool use that a provider's raw argument text means; an empty text is an empty object."""
+    arguments_text = well_formed(arguments_text)  # before it is judged: a character may have come in two halves
     arguments = _json_object(arguments_text or "{}")
-    unparsable = well_formed(arguments_text[:MAX_UNPARSABLE_CHARACTERS]) if arguments is None else ""
+    unparsable = arguments_text[:MAX_UNPARSABLE_CHARACTERS] if arguments is None else ""
     return ToolUse(call_id(message_id, index), well_formed(name), arguments, unparsable, well_formed(provider_id))
 
 
@@ -114,7 +115,7 @@ def _json_object(text: str) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(text, parse_constant=_refuse)
-        # Lone surrogates and 1e999 pass json.loads, but no strict reader after us.
+        # Escaped lone surrogates and 1e999 pass json.loads, but no strict reader after us.
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
         return None

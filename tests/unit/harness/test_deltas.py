@@ -77,8 +77,35 @@ async def test_thinking_and_text_have_offsets_of_their_own():
     ]
 
 
-async def test_a_store_that_is_away_costs_the_deltas_and_nothing_else():
-    live = Live(StoreUnavailable("away"), after=1)
+async def test_a_character_that_comes_in_two_halves_is_sent_as_one():
+    live = Live()
+
+    async with LiveDeltas(live.push, "msg_a") as deltas:
+        await deltas.add("text", "one \ud83d")
+        async with asyncio.timeout(5):
+            await live.arrived.wait()
+        await deltas.add("thinking", "hm")
+        await deltas.add("text", "\ude00 two")
+
+    assert [(delta["kind"], delta["offset"], delta["text"]) for delta in live.deltas] == [
+        ("text", 0, "one "),
+        ("thinking", 0, "hm"),
+        ("text", 4, "\N{GRINNING FACE} two"),
+    ]
+
+
+async def test_half_a_character_that_stays_alone_is_replaced():
+    live = Live()
+
+    async with LiveDeltas(live.push, "msg_a") as deltas:
+        await deltas.add("text", "one \ude00 two \ud83d")
+
+    assert "".join(delta["text"] for delta in live.deltas) == "one \ufffd two \ufffd"
+
+
+@pytest.mark.parametrize("fault", [StoreUnavailable("away"), RuntimeError("surprise")])
+async def test_whatever_goes_wrong_costs_the_deltas_and_nothing_else_and_is_said_once(fault, caplog):
+    live = Live(fault, after=1)
 
     async with LiveDeltas(live.push, "msg_a") as deltas:
         await deltas.add("text", "x" * 1024)
@@ -88,6 +115,9 @@ async def test_a_store_that_is_away_costs_the_deltas_and_nothing_else():
         await deltas.add("text", "z")
 
     assert len(live.deltas) == 1
+    [record] = caplog.records
+    assert record.message == "deltas dropped"
+    assert str(fault) in record.fields["cause"]
 
 
 async def test_being_fenced_reaches_the_loop():

@@ -51,6 +51,8 @@ def test_a_call_id_is_made_of_message_and_place():
         ('{"a": NaN}', None),
         ('{"a": 1e999}', None),
         ('{"a": "\\ud800"}', None),
+        ('{"a": "\ud83d' + '\ude00"}', {"a": "\N{GRINNING FACE}"}),
+        ('{"a": "\\ud83d' + '\\ude00"}', {"a": "\N{GRINNING FACE}"}),
         ('{"a": ' + "[" * 100_000, None),
         ('{"a": ' + "[" * 40 + "]" * 40 + "}", None),
         ('{"a": "' + "x" * 1_000_000 + '"}', None),
