@@ -20,6 +20,9 @@ OUTCOME_META = "towline.dev/outcome"
 CANCEL_META = "towline.dev/cancel"
 """Key in the `_meta` of an MCP `tools/call` request: true means that this call shall not run, or no longer."""
 
+UNPARSABLE_META = "towline.dev/unparsable"
+"""Key in the `_meta` of a `tools/call` without arguments: what the model wrote for them, which is no JSON object."""
+
 DISPATCHED_META = "towline.dev/dispatched"
 """Key in the `_meta` of a `tools/call` that the store had lost: `<sandbox> <instance>` of its tool server."""
 
@@ -34,6 +37,9 @@ TRUNCATED_META = "towline.dev/truncated"
 
 CALL_ID_PATTERN = r"^[A-Za-z0-9_-]{1,40}$"
 """A call id. OpenAI-compatible providers refuse more than 40 characters; Anthropic refuses other characters."""
+
+MAX_TOOL_NAME_CHARACTERS = 200
+"""What is recorded of the tool name that a model wrote. No tool of ours has a name so long."""
 
 FIELD_MANAGER = "towline-operator"
 """Who wrote a field, in the API server's books."""

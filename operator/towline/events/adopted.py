@@ -11,8 +11,9 @@ from typing import Any
 from towline.errors import Invalid
 from towline.events.event import Draft, to_json
 
-MAX_UNPARSABLE_CHARACTERS = 16_384
-"""Of a broken argument text, what is recorded; all of it stands in the harness' agent.message."""
+MAX_UNPARSABLE_CHARACTERS = 4096
+"""How much of a broken argument text is recorded, in the harness' agent.message as in the gateway's agent.tool_use:
+enough for a model to recognise its mistake."""
 
 
 @dataclass(slots=True)

@@ -19,14 +19,13 @@ from towline.naming import (
     CALL_ID_PATTERN,
     CANCEL_META,
     DISPATCHED_META,
+    MAX_TOOL_NAME_CHARACTERS,
     OUTCOME_META,
     RECORD_META,
     SEEN_META,
     TRUNCATED_META,
+    UNPARSABLE_META,
 )
-
-UNPARSABLE_META = "towline.dev/unparsable"
-"""Key in a request's `_meta`: the raw text of a model's arguments that were no JSON object."""
 
 _DISPATCHED = re.compile(r"([A-Za-z0-9.-]{1,100}) ([0-9a-f]{32})")
 _SEEN = re.compile(r"([0-9]{1,15}) ([0-9]{1,15})(?: (ev_[0-9a-f]{20}))?")
@@ -87,6 +86,7 @@ def read_request(params: Mapping[str, Any]) -> ToolRequest:
     name, arguments, meta = params.get("name"), params.get("arguments"), params.get("_meta")
     if not isinstance(name, str) or not name:
         raise Invalid("params.name: expected the name of a tool")
+    name = name[:MAX_TOOL_NAME_CHARACTERS]
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
@@ -103,7 +103,7 @@ def read_request(params: Mapping[str, Any]) -> ToolRequest:
         raise Invalid(f"params._meta[{CANCEL_META!r}]: expected true or false, and the call id beside it")
     dispatched, seen = _words(meta, DISPATCHED_META, _DISPATCHED), _words(meta, SEEN_META, _SEEN)
     return ToolRequest(
-        *(_call_id(meta.get(CALL_ID_META)), name[:200], arguments, unparsable, cancel),
+        *(_call_id(meta.get(CALL_ID_META)), name, arguments, unparsable, cancel),
         dispatched=(dispatched[0], dispatched[1]) if dispatched else None,
         seen=Seen(int(seen[0]), int(seen[1]), seen[2]) if seen else NOTHING_SEEN,
     )

@@ -25,12 +25,19 @@ from towline.harness.models.base import Tool
 from towline.harness.models.sse import SseParser
 from towline.harness.ports import GatewayRefused, GatewayUnavailable
 from towline.harness.transcript import ToolResult, ToolUse
-from towline.naming import CALL_ID_META, CANCEL_META, DISPATCHED_META, OUTCOME_META, RECORD_META, SEEN_META
+from towline.naming import (
+    CALL_ID_META,
+    CANCEL_META,
+    DISPATCHED_META,
+    OUTCOME_META,
+    RECORD_META,
+    SEEN_META,
+    UNPARSABLE_META,
+)
 
 log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION = "2026-07-28"
-UNPARSABLE_META = "towline.dev/unparsable"
 ENVELOPE = {
     "io.modelcontextprotocol/protocolVersion": PROTOCOL_VERSION,
     "io.modelcontextprotocol/clientInfo": {"name": "towline-harness", "version": __version__},

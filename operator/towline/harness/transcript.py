@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from towline.events.adopted import MAX_UNPARSABLE_CHARACTERS
+from towline.naming import MAX_TOOL_NAME_CHARACTERS
+
 MAX_ARGUMENTS_CHARACTERS = 700_000
 MAX_ARGUMENTS_DEPTH = 32
 """Arguments beyond these are taken as unparsable: the gateway refuses requests of 4 MiB, or nested 64 deep, whole."""
-
-MAX_UNPARSABLE_CHARACTERS = 4096
-"""How much of unparsable arguments is kept; enough for a model to recognise its mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +103,15 @@ def call_id(message_id: str, index: int) -> str:
 
 
 def tool_use(message_id: str, index: int, name: str, arguments_text: str, provider_id: str) -> ToolUse:
-    """The tool use that a provider's raw argument text means; an empty text is an empty object."""
+    """The tool use that a provider's raw argument text means; an empty text is an empty object.
+
+    Cut here to what the gateway records, so that the harness puts back just that, should the store lose it.
+    """
     arguments_text = well_formed(arguments_text)  # before it is judged: a character may have come in two halves
     arguments = _json_object(arguments_text or "{}")
     unparsable = arguments_text[:MAX_UNPARSABLE_CHARACTERS] if arguments is None else ""
-    return ToolUse(call_id(message_id, index), well_formed(name), arguments, unparsable, well_formed(provider_id))
+    name = well_formed(name)[:MAX_TOOL_NAME_CHARACTERS]
+    return ToolUse(call_id(message_id, index), name, arguments, unparsable, well_formed(provider_id))
 
 
 def _json_object(text: str) -> dict[str, Any] | None:

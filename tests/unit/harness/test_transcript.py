@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from towline.events.adopted import MAX_UNPARSABLE_CHARACTERS
 from towline.harness.transcript import (
-    MAX_UNPARSABLE_CHARACTERS,
     Native,
     Text,
     Thinking,
