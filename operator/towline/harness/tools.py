@@ -47,9 +47,12 @@ MAX_ANSWER_BYTES = 8 << 20
 SILENCE_SECONDS = 60.0
 """The gateway sends a sign of life every 15 s; after so long without one the connection is dead."""
 PATIENCE_SECONDS = 600.0
+"""From the first failure on. A gateway that held a call for as long before it broke off was there: its end is a first
+failure again. One that held it for less may be dying of that very call, time after time."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 TOKEN_ATTEMPTS = 4
-"""A token may be refused because it is being rotated at this moment; not four times in a row."""
+"""A token may be refused because it is being rotated at this moment; not four times in a row. An attempt between them
+that failed otherwise breaks the row: a long call may see many rotations, each at a bad moment."""
 
 _PLAIN = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 
@@ -142,8 +145,9 @@ class Gateway:
 
     async def _until_answered(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         clock = asyncio.get_running_loop().time
-        failing_since, pause, refused = clock(), FIRST_PAUSE_SECONDS, 0
+        failing_since, pause, refused = None, FIRST_PAUSE_SECONDS, 0
         while True:
+            began = clock()
             try:
                 return await self._attempt(method, params)
             except Unauthenticated:
@@ -152,15 +156,17 @@ class Gateway:
                     raise
                 cause = "the gateway does not accept the token"
             except _Forgotten as lost:
-                cause = str(lost)
+                cause, refused = str(lost), 0
                 if self._tail is not None:
                     await self._tail.flush()
                 if lost.dispatched:
                     params = {**params, "_meta": {**params["_meta"], DISPATCHED_META: lost.dispatched}}
             except _AskAgain as again:
-                cause = str(again)
-                if again.attached:
-                    failing_since, pause = clock(), FIRST_PAUSE_SECONDS
+                cause, refused = str(again), 0
+                if again.attached and clock() - began >= PATIENCE_SECONDS:
+                    failing_since, pause = None, FIRST_PAUSE_SECONDS
+            if failing_since is None:
+                failing_since = clock()
             if clock() - failing_since > PATIENCE_SECONDS:
                 raise GatewayUnavailable(f"no answer to {method} for {PATIENCE_SECONDS:.0f} s: {cause}")
             log.warning("gateway asked again", extra={"fields": {"method": method, "cause": cause, "pause": pause}})

@@ -177,6 +177,43 @@ async def test_a_token_that_stays_refused_ends_the_attempt(token_file):
     assert len(gateway.requests) == 4
 
 
+async def test_tokens_refused_now_and_then_in_a_long_call_end_nothing(token_file):
+    refused = [plain(401)] * 3
+    async with serving(*refused, stream(cut=True), *refused, error("StoreLost", status=503), *refused, result()) as (
+        gateway,
+        url,
+    ):
+        assert (await call(url, token_file)).text == "out"
+
+    assert len(gateway.requests) == 12
+
+
+async def test_a_gateway_that_takes_the_call_and_dies_of_it_each_time_is_given_up(token_file, monkeypatch):
+    monkeypatch.setattr(tools, "PATIENCE_SECONDS", 0.5)
+    async with serving(stream(cut=True)) as (gateway, url):
+        with pytest.raises(GatewayUnavailable):
+            async with asyncio.timeout(60):
+                await call(url, token_file)
+
+    assert len(gateway.requests) > 2
+
+
+async def test_a_call_that_was_waited_for_long_is_not_given_up_because_its_gateways_were_replaced(
+    token_file, monkeypatch
+):
+    monkeypatch.setattr(tools, "PATIENCE_SECONDS", 0.2)
+
+    async def replaced(request, id_):
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await asyncio.sleep(0.3)
+        request.transport.close()
+        return response
+
+    async with serving(replaced, replaced, replaced, result()) as (_, url):
+        assert (await call(url, token_file)).text == "out"
+
+
 async def test_a_gateway_that_stays_away_is_given_up(token_file, monkeypatch):
     monkeypatch.setattr(tools, "PATIENCE_SECONDS", 0.1)
     async with serving(result()) as (_, url):
