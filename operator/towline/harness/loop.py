@@ -119,17 +119,22 @@ def _message(prompt: Prompt) -> Fact:
 async def _call_tools(ports: Ports, journal: Journal, mail: Mail, uses: Sequence[ToolUse]) -> Fail | None:
     """In the order the model asked. The gateway records claim and result; we only take the result over.
 
-    Leaves the rest as it is when a person interrupts: the next step ends it.
+    Leaves the rest as it is when a person interrupts: the next step ends it. One ear for all of them: a look into the
+    inbox that a call's end would break off, again and again, might never see what is there.
     """
-    try:
+
+    async def one_by_one() -> None:
         for use in uses:
             if use.call_id in journal.history.claimed:
                 failpoints.hit("harness.call.again")
             failpoints.hit("harness.call.before")
-            result = await mail.unless_interrupted(ports.tools.call(use))
+            result = await ports.tools.call(use)
             failpoints.hit("harness.call.after")
             journal.adopt(use, result)
             failpoints.hit("harness.result.after")
+
+    try:
+        await mail.unless_interrupted(one_by_one())
     except Interrupted:
         return None
     except GatewayRefused as refusal:

@@ -26,7 +26,8 @@ from towline.harness.deltas import LiveDeltas
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-"""A lost notice of a prompt is made up for after this long."""
+"""A lost notice of a prompt, or one whose look into the inbox was broken off by the end of what was listened beside, is
+made up for after this long, or before the loop's next step."""
 
 PAGE = 32
 """Prompts read at once: each may have 256 KiB."""

@@ -171,6 +171,37 @@ async def test_a_call_that_ended_before_it_was_interrupted_keeps_its_result():
     assert [each["outcome"] for each in sink.payloads("agent.tool_result")] == ["ok", "cancelled"]
 
 
+async def test_an_interruption_is_heard_though_each_call_ends_before_the_inbox_is_read():
+    async def rounds(count):
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+    class Slow(MemoryInbox):
+        async def read_after(self, cursor):
+            await rounds(20)
+            return await super().read_after(cursor)
+
+    inbox, sink = Slow(), MemorySink()
+    model = RoteModel([use("echo")] * 10, "ok")
+    all_ports, gateway, _ = ports(model, sink, inbox, echo=lambda: "x")
+    truly_call = gateway.call
+
+    async def call(use):
+        result = await truly_call(use)
+        if len(gateway.calls) == 1:
+            inbox.post("Stop.", "interrupt")
+        await rounds(5)
+        return result
+
+    gateway.call = call
+
+    await run_turns(all_ports, snapshot(), History())
+
+    assert len(gateway.executed) < 10
+    outcomes = [each["outcome"] for each in sink.payloads("agent.tool_result")]
+    assert outcomes == ["ok"] * len(gateway.executed) + ["cancelled"] * (10 - len(gateway.executed))
+
+
 async def test_an_answer_that_is_complete_is_not_interrupted_any_more():
     class Late(RoteModel):
         async def stream(self, request):
