@@ -128,8 +128,11 @@ class Calls:
         failpoints.hit("gateway.claim.after")
         if call.result is not None:
             return await record.stored(call)
-        if call.state == "claimed" and (where := request.dispatched or run.lost.pop(request.call_id, None)):
+        if call.state == "claimed" and (where := request.dispatched or run.lost.get(request.call_id)):
+            execution.dispatched = where
+            run.remember(execution)  # until the ledger knows it again
             call = await record.dispatch(*where)
+            run.lost.pop(request.call_id, None)
         finding = _refusal(run, request, decision)
         if finding is None:
             finding = await self._carry_out(run, execution, record, call, claimed)
@@ -165,7 +168,8 @@ class Calls:
             executed = True
             execution.dispatched = (call.sandbox, call.instance)
             if (call.sandbox, call.instance) != (sandbox.name, sandbox.instance):
-                sandbox = await run.lease.sandbox_of(call)  # another gateway was first
+                execution.taken_up(cancelled=call.cancelled)  # another gateway was first
+                sandbox = await self._sandbox(run, execution, call, claimed)
             return await self._forward(run, execution, sandbox, call)
         except Unwanted:
             execution.kill()

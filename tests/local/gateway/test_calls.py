@@ -6,6 +6,8 @@ import pytest
 
 from towline.api.snapshot import Policy, Sandbox, WorkspaceFile
 from towline.clock import utc_now
+from towline.errors import StoreUnavailable
+from towline.events import calls as ledger
 from towline.events import runs as run_events
 from towline.events import sandbox as sandbox_events
 from towline.events.adopted import adopted
@@ -445,6 +447,38 @@ async def test_a_call_that_the_store_lost_goes_to_no_other_sandbox(world):
     await world.operator.lose()
 
     again = await world.call(other, "exec", {"command": "hold a"}, call_id="tc_1", meta=meta)
+
+    assert again.outcome == "unknown"
+    assert len(world.operator.sandboxes) == 1
+
+
+@pytest.mark.parametrize("told_by_the_caller", [False, True])
+async def test_who_has_a_lost_call_is_remembered_until_the_ledger_knows_it_again(
+    world, monkeypatch, told_by_the_caller
+):
+    monkeypatch.setattr("towline.gateway.lease.TRUSTED_SECONDS", 0.0)
+    gateway = await world.gateway()
+    running = asyncio.create_task(world.call(gateway, "exec", {"command": "hold a"}, call_id="tc_1"))
+    sandbox = await world.operator.started()
+    await asyncio.wait_for(sandbox.began.wait(), 60)
+    await world.store.client.delete(world.run.keys.calls)
+    sandbox.release("a")
+    meta = {"towline.dev/dispatched": (await running).body["error"]["data"]["dispatched"]}
+    asked = await world.gateway() if told_by_the_caller else gateway
+    dispatch = ledger.dispatch
+
+    async def is_away(*_, **__):
+        monkeypatch.setattr(ledger, "dispatch", dispatch)
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(ledger, "dispatch", is_away)
+    away = await world.call(
+        asked, "exec", {"command": "hold a"}, call_id="tc_1", meta=meta if told_by_the_caller else {}
+    )
+    assert away.reason == "StoreUnavailable"
+    await world.operator.lose()
+
+    again = await world.call(asked, "exec", {"command": "hold a"}, call_id="tc_1")  # by a new harness
 
     assert again.outcome == "unknown"
     assert len(world.operator.sandboxes) == 1

@@ -186,6 +186,31 @@ async def test_a_call_cancelled_in_a_sandbox_that_hangs_is_settled_all_the_same(
     assert said(await call) == said(cancelled)
 
 
+async def test_a_call_that_another_gateway_gave_to_a_tool_server_that_hangs_is_cancelled_all_the_same(
+    world, ask, monkeypatch
+):
+    monkeypatch.setattr("towline.gateway.bound_run.CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr("towline.gateway.sandbox_client.CONTROL_SECONDS", 600.0)
+    monkeypatch.setattr("towline.gateway.lease.TRUSTED_SECONDS", 0.0)
+    gateway, dispatch = await world.gateway(), ledger.dispatch
+    given = asyncio.Event()
+
+    async def comes_second(store, run, call_id, *, sandbox, instance, known):
+        await dispatch(store, run, call_id, sandbox=sandbox, instance="f" * 32)
+        world.operator.sandbox.hangs = True
+        given.set()
+        return await dispatch(store, run, call_id, sandbox=sandbox, instance=instance, known=known)
+
+    monkeypatch.setattr(ledger, "dispatch", comes_second)
+    call = asyncio.create_task(world.call(gateway, "exec", {"command": "echo 1"}, call_id="tc_1"))
+    await asyncio.wait_for(given.wait(), 60)
+
+    cancelled = await asyncio.wait_for(ask(gateway, "echo 1"), 60)
+
+    assert (cancelled.outcome, cancelled.text) == ("cancelled", "[cancelled]")
+    assert said(await call) == said(cancelled)
+
+
 async def test_a_stale_harness_cancels_nothing_and_other_arguments_are_another_call(world, ask):
     gateway = await world.gateway()
     call, _ = await began(world, gateway)
