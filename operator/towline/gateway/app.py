@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from towline.clock import utc_now
-from towline.errors import Invalid
+from towline.errors import Invalid, StoreUnavailable
 from towline.events.notices import Notices
 from towline.events.store import Store
 from towline.gateway.api_server import ApiServer
@@ -82,7 +82,10 @@ async def served(
     manager = session_manager(mcp_server(calls, runs), allowed_hosts=patterns)
 
     async def ready() -> None:
-        await asyncio.wait_for(store.ping(), READY_SECONDS)
+        try:
+            await asyncio.wait_for(store.ping(), READY_SECONDS)
+        except TimeoutError:
+            raise StoreUnavailable(f"the store gave no answer within {READY_SECONDS:.0f} s") from None
 
     front = Front(
         CachedIdentity(identity, clock=time.time),

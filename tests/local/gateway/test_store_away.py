@@ -1,4 +1,4 @@
-"""The event store goes away in mid-call: nothing is executed twice, and no result is lost."""
+"""The event store goes away in mid-call: nothing is executed twice, no result is lost, and it is said who is away."""
 
 import asyncio
 import signal
@@ -50,3 +50,17 @@ async def test_a_result_waits_for_the_store_to_come_back(world, server_pid):
     assert (await call).text == "held a"
     assert sandbox.executions == ["tc_1"]
     assert len(await world.results()) == 1
+
+
+async def test_a_store_that_hangs_is_no_fault_of_the_gateway(world, server_pid):
+    gateway = await world.gateway()
+    pid = await server_pid()
+
+    subprocess.run(["kill", "-STOP", str(pid)], check=True)
+    async with world.http.get(f"http://127.0.0.1:{gateway.port}/readyz") as response:
+        status, said = response.status, await response.text()
+    subprocess.run(["kill", "-CONT", str(pid)], check=True)
+
+    assert (status, "the store gave no answer" in said) == (503, True)
+    async with world.http.get(f"http://127.0.0.1:{gateway.port}/readyz") as response:
+        assert response.status == 200
