@@ -37,8 +37,9 @@ from .tools import Tools
 PROTOCOL = 1
 CONNECTION_LIMIT = 64
 BACKLOG = 128
-HELLO_LIMIT = 1024
-"""Bytes of the only body that a stranger may send."""
+KEYLESS_LIMIT = 1024
+"""Bytes of a body that comes without the key."""
+_KEYLESS = (("GET", "/v1/health"), ("POST", "/v1/hello"))
 OUTPUT_SLICE = 8 * 1024
 """Characters of one output line; even escaped it stays far below the limit of a line."""
 SEED_FILES_LIMIT = 256
@@ -106,6 +107,9 @@ class ToolServer:
 
     async def _respond(self, connection: Connection, head: Head) -> None:
         route = (head.method, head.path)
+        if route in _KEYLESS and head.length > KEYLESS_LIMIT:
+            message = f"without the key a body has at most {KEYLESS_LIMIT} bytes"
+            raise Refused(413, "BodyTooLarge", message, close=True)
         if route == ("GET", "/v1/health"):
             await connection.body(head)
             await connection.send(response(200, self._health()))
@@ -113,8 +117,6 @@ class ToolServer:
         if not self.network_proved:
             raise Refused(503, "NetworkNotProved", "it is not yet proved that the network is closed", close=True)
         if route == ("POST", "/v1/hello"):
-            if head.length > HELLO_LIMIT:
-                raise Refused(413, "BodyTooLarge", f"a hello has at most {HELLO_LIMIT} bytes", close=True)
             await connection.send(response(200, self._hello(parse_body(await connection.body(head)))))
             return
         if not self._keyholder.admits(head.headers.get("authorization", "")):
