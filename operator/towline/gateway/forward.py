@@ -19,7 +19,8 @@ from towline.gateway.tools import whole_numbers
 PAUSES_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0)
 """Before each further try. A tool server that drops five connections in a row is as good as gone."""
 
-_ASK_AGAIN = ("Unreachable", "Unauthorized", "Overloaded")
+_ASK_AGAIN = ("Unreachable", "Unauthorized", "Overloaded", "Closed")
+"""The last is our own doing: the record names another sandbox or address by now, and says what became of this one."""
 
 
 def order(request: ToolRequest, timeout_seconds: int) -> bytes:

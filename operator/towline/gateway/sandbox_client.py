@@ -115,8 +115,9 @@ class SandboxClient:
 
         Raises SandboxFailed: Unreachable when the connection failed before the result (the call may be running: ask
         again), Refused or Overloaded when the tool server did not take the call, Unauthorized when it is another
-        process than the one that said hello, BadReply for anything outside the protocol.
+        process than the one that said hello, Closed after `aclose`, BadReply for anything outside the protocol.
         """
+        self._check_open()
         headers = {"Authorization": self._authorization(instance), "Content-Type": "application/json"}
         if ack := ",".join(acknowledged):
             headers["Towline-Ack"] = ack
@@ -138,6 +139,10 @@ class SandboxClient:
         except (aiohttp.ClientError, OSError, ndjson.TooMuch, strict_json.Malformed) as fault:
             raise _failure(fault) from fault
 
+    def _check_open(self) -> None:
+        if self._http.closed:
+            raise SandboxFailed("Closed", "the connections to this sandbox were let go")
+
     def _call_url(self, call_id: str) -> URL:
         return URL(f"{self._base}/v1/calls/{call_id}", encoded=True)
 
@@ -150,8 +155,7 @@ class SandboxClient:
 
     async def _control(self, method: str, url: URL, body: dict[str, Any] | None, instance: str = "") -> dict[str, Any]:
         """One small exchange: a bounded body in, one JSON object out, `{}` for an empty answer."""
-        if self._http.closed:
-            raise SandboxFailed("Closed", "the connections to this sandbox were let go")
+        self._check_open()
         headers = {"Authorization": self._authorization(instance)} if instance else {}
         data = None
         if body is not None:

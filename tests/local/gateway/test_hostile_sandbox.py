@@ -305,6 +305,13 @@ async def test_an_answer_that_breaks_off_is_unreachable_so_that_it_is_asked_agai
     assert (await refused(client)).reason == "Unreachable"
 
 
+async def test_a_call_through_connections_that_were_let_go_is_a_failure_of_the_sandbox(sandbox):
+    client = await sandbox(answer(RESULT))
+    await client.aclose()
+
+    assert (await refused(client)).reason == "Closed"
+
+
 async def test_a_refusals_reason_is_told_but_bounded(sandbox):
     said = json.dumps({"error": "TooLarge", "message": "m" * 5000}).encode()
     head = b"HTTP/1.1 413 No\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
