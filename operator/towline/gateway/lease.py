@@ -128,7 +128,10 @@ class Lease:
         return self._trusted() or await _patiently(ask, self._snapshot.sandbox.start_timeout_seconds)
 
     async def sandbox_of(self, call: Call) -> ProvedSandbox:
-        """The very tool server that has the call already; raises SandboxFailed when it is gone. Starts nothing."""
+        """The very tool server that has the call already, and no other; raises SandboxFailed when it is gone.
+
+        A want is marked only where the store has lost the record of a sandbox that lives.
+        """
 
         async def ask() -> ProvedSandbox:
             record = await sandbox_events.read(self._store, self._run)
@@ -209,18 +212,15 @@ class Lease:
         if record.state == "Ready":
             return record, False
         failpoints.hit("gateway.want.after")
-        # An older sandbox's end stands in the record until the operator begins the next one.
-        older, begun = record.name, record.state == "Starting"
         async with self._notices.watch(self._run) as watch:
             while True:
                 record = await sandbox_events.read(self._store, self._run)
                 if record.state == "Ready":
                     return record, True
                 if record.state == "Absent":  # the store lost the want
-                    record = await sandbox_events.want(self._store, self._run, call_id, now=self._now())
-                if record.state in ("Failed", "Lost", "Suspended", "Deleted") and (begun or record.name != older):
+                    await sandbox_events.want(self._store, self._run, call_id, now=self._now())
+                elif record.state != "Starting":  # as it was from the want on: this is the answer to it
                     raise SandboxFailed(record.reason or "StartFailed", record.message or "the sandbox did not start")
-                begun = begun or record.state == "Starting"
                 await watch.wait(POLL_SECONDS)
 
     async def _proved(self, record: SandboxRecord) -> ProvedSandbox:
