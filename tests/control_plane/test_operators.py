@@ -29,6 +29,7 @@ async def test_a_new_operator_goes_on_where_the_last_one_stopped(stage: Stage) -
     first = await stage.started()
     run = await working(stage)
     await ready_sandbox(stage, run)
+    await run.until_condition("SandboxReady", "True")
     before = await run.status()
     await stage.halt(first)
 
