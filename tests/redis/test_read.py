@@ -5,6 +5,7 @@ import pytest
 from towline.errors import Gap
 from towline.events import runs
 from towline.events.event import MAX_DATA_BYTES, RunRef
+from towline.events.follow import follow
 from towline.events.log import EventLog
 
 
@@ -70,6 +71,21 @@ async def test_large_data_that_is_gone_is_a_gap_and_not_an_empty_event(store, ru
         await EventLog(store, run).all()
 
     assert (gap.value.from_seq, gap.value.first_available) == (2, 3)
+
+
+async def test_large_data_that_is_gone_hides_nothing_of_what_comes_before_it(store, run, harness, said):
+    large = said("y" * 100_000)
+    await harness().append([said("before"), large, said("after")])
+    await store.client.execute_command("DEL", run.keys.blob(large.id))
+    log, following = EventLog(store, run), follow(store, run)
+
+    assert await log.page(1, 10) == (await log.read(1, 1), True)
+    with pytest.raises(Gap) as gap:
+        await log.read(2)
+    assert (gap.value.from_seq, gap.value.first_available) == (2, 3)
+    assert (await anext(following)).seq == 1
+    with pytest.raises(Gap):
+        await anext(following)
 
 
 async def test_reading_below_the_first_kept_entry_is_a_gap(store, run, harness, said):

@@ -120,7 +120,12 @@ class EventLog:
                     return events, True  # the hole is the next page's Gap
                 raise Gap(from_seq, event.seq)
             if event.data.startswith(b'{"blob":'):
-                event = await resolve(self.store, event)
+                try:
+                    event = await resolve(self.store, event)
+                except Gap:
+                    if events:
+                        return events, True  # as with a hole
+                    raise
                 blob_bytes += len(event.data)
             events.append(event)
             if blob_bytes > _PAGE_BLOB_BYTES:
