@@ -9,6 +9,7 @@ import pytest
 from towline.errors import Invalid, StoreUnavailable
 from towline.events import runs
 from towline.events.appender import Appender
+from towline.events.durable import Durability
 from towline.events.log import EventLog
 from towline.events.store import Store
 
@@ -78,6 +79,21 @@ async def test_a_full_store_refuses_a_change_as_a_whole(valkey_url, run, said):
 
     state = await EventLog(store, run).state()
     assert (state.head, state.epoch) == (1, 1)
+    await store.aclose()
+
+
+async def test_what_cannot_be_written_now_is_not_said_to_be_durable(valkey_url, run, said):
+    store = Store.connect(valkey_url, patience_seconds=0)
+    await Appender(store, run, src="harness", epoch=1, nonce="n").append([said()])
+    durability = Durability(store, run, "p:harness", "n")
+    assert (await durability.ask()).durable
+    await store.client.config_set("maxmemory", 1)
+    try:
+        standing = await durability.ask()
+    finally:
+        await store.client.config_set("maxmemory", 0)
+
+    assert (standing.n, standing.durable) == (1, False)
     await store.aclose()
 
 

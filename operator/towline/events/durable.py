@@ -48,13 +48,15 @@ class Durability:
                 for one in self._reads(events)
             ]
             return Standing(self._number(read[0]), _stand(events, read[1:]), durable=False)
-        *read, _, role, local, replicas = await self._store.call(lambda: self._asked(events), patience_seconds=0)
+        *read, written, role, local, replicas = await self._store.call(lambda: self._asked(events), patience_seconds=0)
         for reply in read:
             if isinstance(reply, Exception):
                 raise StoreUnavailable(f"event store {self._store.address}: {reply}") from reply
         if isinstance(role, list) and role[0] == b"master":
             self._replicas = max(self._replicas, len(role[2]))
-        if isinstance(local, list):
+        if isinstance(written, Exception):
+            durable = False  # WAITAOF and WAIT speak of what this connection wrote before
+        elif isinstance(local, list):
             durable = local[0] >= 1 and local[1] >= self._replicas
         else:  # Redis 7.0, or no append-only file: all that can be asked for is the replicas
             durable = isinstance(replicas, int) and replicas >= self._replicas
