@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from tests.redis.conftest import free_port
 from towline.errors import Gap
 from towline.events import runs
 from towline.events.event import RunRef, draft
@@ -206,3 +207,45 @@ async def test_a_read_whose_reply_was_lost_is_made_up_for(store, harness, said, 
     assert event.seq == 4
     with contextlib.suppress(StopAsyncIteration):
         await messages.aclose()
+
+
+@pytest.mark.parametrize("url", ["valkey_url", "redis_url"], indirect=True)
+async def test_a_consumer_outlives_a_planned_failover(store, harness, said, consumer):
+    await harness().append([said()])
+    group, messages = consumer(block_ms=2000)
+    await take(messages, 1, group.ack)
+    waiting = asyncio.create_task(take(messages, 1))
+    await asyncio.sleep(0.1)
+
+    await store.client.execute_command("REPLICAOF", "127.0.0.1", free_port())
+    await store.client.execute_command("REPLICAOF", "NO", "ONE")
+    await harness(epoch=2).append([said()])
+
+    assert [event.seq for event in await waiting] == [2]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_group_that_the_store_lost_begins_anew(store, run, harness, said, consumer, waits):
+    await harness().append([said() for _ in range(3)])
+    group, messages = consumer(block_ms=2000)
+    await take(messages, 3, group.ack)
+    again = asyncio.create_task(take(messages, 4)) if waits else None
+    await asyncio.sleep(0.1)
+
+    await store.client.execute_command("XGROUP", "DESTROY", run.keys.log, "indexer")
+    await harness(epoch=2).append([said()])
+
+    assert [event.seq for event in await (again or take(messages, 4))] == [1, 2, 3, 4]
+
+
+async def test_a_stream_that_the_store_lost_with_its_group_is_read_from_its_new_beginning(
+    store, run, harness, said, consumer
+):
+    await harness().append([said() for _ in range(3)])
+    _, messages = consumer(block_ms=20)
+    await take(messages, 3)
+    await store.client.execute_command("DEL", run.keys.log, run.keys.meta)
+
+    await harness(epoch=2).append([said("new")])
+
+    assert [event.payload["on"] for event in await take(messages, 1)] == ["new"]

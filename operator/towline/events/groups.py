@@ -5,7 +5,8 @@ written again): dedupe by run and Event.id, which never change.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from towline.errors import Gap, Invalid, StoreUnavailable
@@ -14,6 +15,10 @@ from towline.events.log import EventLog, event_of, resolve
 from towline.events.store import Store
 
 _Entry = tuple[bytes, dict[bytes, bytes]]
+
+
+class _Forgotten(Exception):
+    """The store does not know the group, or the stream: a failover lost them."""
 
 
 class Group:
@@ -37,35 +42,44 @@ class Group:
 
         Raises Gap, once, for entries that were trimmed before they were handled; call again to go on behind it.
         """
-        await self._begin()
-        loop = asyncio.get_running_loop()
         block_ms = min(
             block_ms, int(self._store.timeout_seconds * 500)
         )  # a reply must come before the socket times out
         while True:
-            position = b"0"
-            while entries := await self._read(position, count):
-                position = entries[-1][0]
-                async for event in self._events(entries):
-                    yield event
-            claim_at = loop.time()
-            while True:
-                if loop.time() >= claim_at:
-                    cursor = b"0-0"
-                    while cursor:
-                        cursor, entries = await self._claim(cursor, count, claim_idle_ms)
-                        async for event in self._events(entries):
-                            yield event
-                    claim_at = loop.time() + claim_idle_ms / 1000
-                await self._check_hole()
-                try:
-                    entries = await self._read(b">", count, block_ms)
-                except StoreUnavailable:
-                    # The server may have delivered what we did not receive: it is among our own unacknowledged ones.
-                    await self._store.call(lambda: self._execute("PING"))
-                    break
-                async for event in self._events(entries):
-                    yield event
+            try:
+                await self._begin()
+                async with aclosing(self._round(block_ms, count, claim_idle_ms)) as events:
+                    async for event in events:
+                        yield event
+            except _Forgotten:
+                continue
+
+    async def _round(self, block_ms: int, count: int, claim_idle_ms: int) -> AsyncGenerator[Event, None]:
+        """What `messages` yields, until the store was away."""
+        clock = asyncio.get_running_loop().time
+        position = b"0"
+        while entries := await self._read(position, count):
+            position = entries[-1][0]
+            async for event in self._events(entries):
+                yield event
+        claim_at = clock()
+        while True:
+            if clock() >= claim_at:
+                cursor = b"0-0"
+                while cursor:
+                    cursor, entries = await self._claim(cursor, count, claim_idle_ms)
+                    async for event in self._events(entries):
+                        yield event
+                claim_at = clock() + claim_idle_ms / 1000
+            await self._check_hole()
+            try:
+                entries = await self._read(b">", count, block_ms)
+            except StoreUnavailable:
+                # The server may have delivered what we did not receive: it is among our own unacknowledged ones.
+                await self._ask("PING")
+                return
+            async for event in self._events(entries):
+                yield event
 
     async def ack(self, *events: Event) -> None:
         """Handled: they will not come again."""
@@ -76,43 +90,31 @@ class Group:
             await self._ack([entry_id for some in ids for entry_id in some])
 
     async def _begin(self) -> None:
-        """Creates the group once. A new reader of a feed has missed nothing; a new reader of a log wants it whole."""
+        """Creates the group, once. A new reader of a feed has missed nothing; a new reader of a log wants it whole."""
         read: int = 0
         if self._run is not None:
             self._run = await EventLog(self._store, self._run).named()
         else:
             read = (await self._trimmed())[0]
         try:
-            await self._store.call(
-                lambda: self._execute("XGROUP", "CREATE", self._key, self._group, "0", "MKSTREAM", "ENTRIESREAD", read)
-            )
+            await self._ask("XGROUP", "CREATE", self._key, self._group, "0", "MKSTREAM", "ENTRIESREAD", read)
         except Invalid as error:
             if "BUSYGROUP" not in str(error):
                 raise
 
     async def _read(self, position: bytes, count: int, block_ms: int | None = None) -> list[_Entry]:
         block: list[str | int] = [] if block_ms is None else ["BLOCK", block_ms]
-        reply: dict[bytes, list[_Entry]] = await self._store.call(
-            lambda: self._execute(
-                "XREADGROUP",
-                "GROUP",
-                self._group,
-                self._consumer,
-                "COUNT",
-                count,
-                *block,
-                "STREAMS",
-                self._key,
-                position,
-            ),
+        reply: dict[bytes, list[_Entry]] = await self._ask(
+            *("XREADGROUP", "GROUP", self._group, self._consumer, "COUNT", count, *block),
+            *("STREAMS", self._key, position),
             patience_seconds=None if block_ms is None else 0,
         )
         return next(iter(reply.values()), [])
 
     async def _claim(self, cursor: bytes, count: int, idle_ms: int) -> tuple[bytes, list[_Entry]]:
         """A step of XAUTOCLAIM; the next cursor is empty at the end."""
-        following, entries, *deleted = await self._store.call(
-            lambda: self._execute("XAUTOCLAIM", self._key, self._group, self._consumer, idle_ms, cursor, "COUNT", count)
+        following, entries, *deleted = await self._ask(
+            "XAUTOCLAIM", self._key, self._group, self._consumer, idle_ms, cursor, "COUNT", count
         )
         if deleted and deleted[0]:
             raise await self._gap(deleted[0])  # the server has dropped them from the pending ones
@@ -146,8 +148,10 @@ class Group:
 
     async def _check_hole(self) -> None:
         """Redis goes on silently behind entries that were trimmed unread; this finds out, once for the group."""
-        groups = await self._store.call(lambda: self._execute("XINFO", "GROUPS", self._key))
-        group = next(dict(zip(g[::2], g[1::2], strict=True)) for g in groups if g[1] == self._group.encode())
+        groups = [dict(zip(g[::2], g[1::2], strict=True)) for g in await self._ask("XINFO", "GROUPS", self._key)]
+        group = next((each for each in groups if each[b"name"] == self._group.encode()), None)
+        if group is None:
+            raise _Forgotten
         delivered = group[b"last-delivered-id"]
         trimmed, first = await self._trimmed()
         if self._run is not None:
@@ -161,16 +165,14 @@ class Group:
         if self._run is None and not first.endswith(b"-0"):
             milliseconds, _, counter = first.partition(b"-")
             before = b"%b-%d" % (milliseconds, int(counter) - 1)
-        await self._store.call(
-            lambda: self._execute("XGROUP", "SETID", self._key, self._group, before, "ENTRIESREAD", trimmed)
-        )
+        await self._ask("XGROUP", "SETID", self._key, self._group, before, "ENTRIESREAD", trimmed)
         raise Gap(_number(delivered) + 1, _number(first))
 
     async def _trimmed(self) -> tuple[int, bytes | None]:
         """How many entries were ever removed from the stream, and the id of the first that is left."""
-        if not await self._store.call(lambda: self._execute("EXISTS", self._key)):
+        if not await self._ask("EXISTS", self._key):
             return 0, None
-        reply = await self._store.call(lambda: self._execute("XINFO", "STREAM", self._key))
+        reply = await self._ask("XINFO", "STREAM", self._key)
         info: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
         first = info[b"first-entry"]
         return int(info[b"entries-added"]) - int(info[b"length"]), first[0] if first else None
@@ -182,10 +184,18 @@ class Group:
 
     async def _ack(self, entry_ids: Sequence[bytes]) -> None:
         if entry_ids:
-            await self._store.call(lambda: self._execute("XACK", self._key, self._group, *entry_ids))
+            await self._ask("XACK", self._key, self._group, *entry_ids)
 
-    async def _execute(self, *command: Any) -> Any:
-        return await self._store.client.execute_command(*command)
+    async def _ask(self, *command: Any, patience_seconds: float | None = None) -> Any:
+        """The reply to a command. Raises _Forgotten, and what `Store.call` raises."""
+        try:
+            return await self._store.call(
+                lambda: self._store.client.execute_command(*command), patience_seconds=patience_seconds
+            )
+        except Invalid as error:
+            if "NOGROUP" in str(error) or "no such key" in str(error):
+                raise _Forgotten from error
+            raise
 
 
 def _number(entry_id: bytes) -> int:

@@ -40,7 +40,18 @@ _CONNECTIONS = 64
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 1.0
 _LUA = Path(__file__).parent / "lua"
 
-_PASSING = {"OOM", "READONLY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "MISCONF", "TRYAGAIN", "BUSY"}
+_PASSING = {
+    "OOM",
+    "READONLY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "NOREPLICAS",
+    "MISCONF",
+    "TRYAGAIN",
+    "BUSY",
+    "UNBLOCKED",
+}
 """First words of error replies of a server that cannot write now and may later. redis-py strips some of them off the
 message and keeps them as `status_code`."""
 

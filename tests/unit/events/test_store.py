@@ -50,6 +50,7 @@ def test_a_refusal_of_a_script_is_an_error_of_ours(reply, meaning):
         exceptions.ClusterDownError("down", status_code="CLUSTERDOWN"),
         exceptions.MasterDownError("down", status_code="MASTERDOWN"),
         exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."),
+        exceptions.ResponseError("UNBLOCKED force unblock from blocking operation, instance state changed"),
         exceptions.SlotNotCoveredError("slot 1"),
         OSError("no route"),
     ],
