@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from towline.events import index, pods, runs, sandbox
+from towline.events import calls, index, pods, runs, sandbox
 from towline.events.all_notices import Notice, all_notices
 from towline.events.appender import Appender
 from towline.events.event import Draft, RunRef, draft
@@ -115,6 +115,32 @@ async def test_a_history_ends_as_a_whole(
     keys = run.keys
     for key in (keys.log, keys.meta, keys.spec, keys.sandbox, keys.blob(large.id)):
         assert 0 < await store.client.ttl(key) <= 100, key
+
+
+async def test_the_large_data_of_an_event_that_was_refused_goes_by_itself(
+    store: Store, run: RunRef, now: datetime, harness: Callable[..., Appender]
+) -> None:
+    await runs.create(store, run, b"{}", now=now)
+    claim = {"epoch": 1, "call_id": "tc_1", "name": "write_file", "args_hash": "a1"}
+    uses = [draft("agent.tool_use", {"input": {"content": "x" * 100_000}}, now=now) for _ in range(2)]
+
+    for use in uses:
+        await calls.claim(store, run, event=use, **claim)  # type: ignore[arg-type]
+
+    logged, refused = [await store.client.ttl(run.keys.blob(use.id)) for use in uses]
+    assert logged == -1, "kept for good"
+    assert 0 < refused <= 3600
+
+
+async def test_large_data_that_is_written_again_is_kept_for_good_all_the_same(
+    store: Store, run: RunRef, now: datetime
+) -> None:
+    large = draft("run.status", {"reason": "x" * 100_000}, now=now)
+
+    for _ in range(2):
+        await runs.append_once(store, run, 1, [large], guard="g")
+
+    assert await store.client.ttl(run.keys.blob(large.id)) == -1
 
 
 @pytest.fixture

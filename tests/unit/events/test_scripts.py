@@ -27,4 +27,4 @@ def test_a_script_neither_encodes_data_anew_nor_makes_up_keys(path):
 
     assert "cjson.encode" not in code
     keys = re.findall(r"redis\.p?call\('[A-Z]+', ([^,)]+)", code)
-    assert set(keys) <= {"META", "LOG", "CALLS", "SANDBOX", "CHANNEL", "INBOX", "KEYS[3]", "'STREAM'"}
+    assert set(keys) <= {"META", "LOG", "CALLS", "SANDBOX", "CHANNEL", "INBOX", "BLOB .. id", "KEYS[3]", "'STREAM'"}

@@ -6,6 +6,8 @@
 --   STALE <current> <given>   a higher epoch owns the run
 --   CLOSED <type>             the log has its terminal event
 local META, LOG, CHANNEL = KEYS[1], KEYS[2], ARGV[1]
+-- Before an event's id, the key of its large data: not among KEYS, but in the run's slot like them.
+local BLOB = string.sub(META, 1, -5) .. 'blob:'
 
 local function load_run()
   local v = redis.call('HMGET', META, 'epoch', 'head', 'incarnation', 'closed', 'cancel')
@@ -60,6 +62,9 @@ local function add(run, src, id, kind, time, turn, data)
     xadd(redis.call, seq)
   end
   run.head = seq
+  if string.sub(data, 1, 9) == '{"blob":"' then
+    redis.call('PERSIST', BLOB .. id) -- written before under a time to live, see blobs.py
+  end
   if string.match(kind, '^run%.') or string.match(kind, '^sandbox%.') or kind == 'harness.lost' then
     -- A lifecycle event: the namespace's feed, which is in another slot, is still to get it.
     local unfed = redis.call('HGET', META, 'unfed')
