@@ -104,8 +104,14 @@ def test_watching_shows_each_phase_once(team: Team) -> None:
     group = "/apis/towline.dev/v1alpha1"
 
     with team.installation.kubectl.recorded(team.namespace, "agentruns", group) as runs:
-        team.run("watched", call("echo hi"), say("done")).wait()
-        seen = [run.get("status", {}).get("phase", "") for run in runs.objects()]
+        team.run("watched", call("echo hi"), say("done"))
+        seen: list[str] = []
+
+        def ended() -> bool:  # as the watch shows it, which may be behind what a read shows
+            seen[:] = [run.get("status", {}).get("phase", "") for run in runs.objects()]
+            return seen[-1:] == ["Succeeded"]
+
+        wait_until("the end is shown", ended, 60)
 
     assert list(dict.fromkeys(seen)) == ["", "Pending", "Running", "Succeeded"]
     assert len(seen) <= 20, "each line of the table is a write of the operator's"
