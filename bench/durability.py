@@ -29,6 +29,7 @@ from towline.events.totals import NOTHING
 from towline.exit_codes import HarnessExit
 from towline.harness.compaction import compacted, cut_for
 from towline.harness.fold import History
+from towline.harness.sizes import Window
 from towline.local.processes import Child, python_module
 from towline.testing.scripted_server import ScriptedServer
 
@@ -105,7 +106,7 @@ async def _history(store: Store, run: RunRef, entries: int) -> None:
         for type, data in facts:
             history.apply(type, data, number)
             drafts.append(draft(type, data, now=utc_now(), turn=number))
-        if not last and (cut := cut_for(history, 200_000)) is not None:
+        if not last and (cut := cut_for(history, Window(200_000))) is not None:
             shorter = compacted(history, cut, "A summary. " * 100, NOTHING)
             history.apply("context.compacted", shorter, number)
             drafts.append(draft("context.compacted", shorter, now=utc_now(), turn=number))

@@ -121,6 +121,8 @@ class TurnWaiting(TypedDict):
 class ModelRequestStart(TypedDict):
     message_id: str
     model: str
+    left_out: int
+    """Characters of tool results that the request does without, since the conversation would have been too large."""
 
 
 class ModelRequestEnd(TypedDict):

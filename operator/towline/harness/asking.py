@@ -15,6 +15,7 @@ from towline.errors import Invalid
 from towline.events.event import to_json
 from towline.events.totals import Totals
 from towline.harness.compaction import Cut, compacted, to_summarise
+from towline.harness.fitting import left_out, sendable
 from towline.harness.fold import INTERRUPTED
 from towline.harness.journal import Fact, Journal
 from towline.harness.mail import Interrupted, Mail
@@ -28,7 +29,7 @@ from towline.harness.models.base import (
     Usage,
 )
 from towline.harness.ports import Ports
-from towline.harness.sizes import usage_at_least
+from towline.harness.sizes import usage_at_least, window_for
 from towline.harness.steps import Fail, cost_micro_usd, retry_delay_seconds, stopped_short
 from towline.harness.transcript import AssistantMessage, Message, Text, ToolUse, block_data, characters, well_formed
 
@@ -126,9 +127,17 @@ class Asker:
     def _request(self, messages: Sequence[Message], purpose: Literal["answer", "summary"] = "answer") -> Request:
         """The tools are offered for a summary, too, which must not use them: Bedrock refuses a conversation that has
         used some without them, and the Messages API finds nothing of what it has cached."""
-        message_id, offered = self.ports.clock.new_message_id(), self.ports.tools.offered
-        answers = self.journal.history.answers
-        return Request(message_id, self.snapshot.system_prompt, tuple(messages), offered, answers, purpose)
+        history, offered = self.journal.history, self.ports.tools.offered
+        sent = sendable(history, messages, window_for(self.snapshot, offered))
+        return Request(
+            message_id=self.ports.clock.new_message_id(),
+            system=self.snapshot.system_prompt,
+            messages=sent,
+            tools=offered,
+            answers=history.answers,
+            purpose=purpose,
+            left_out=left_out(messages, sent),
+        )
 
     async def _attempt(self, request: Request, *, shown: bool) -> "tuple[_Attempt, Finished, Recordable] | Fail | None":
         """The answer and what it took; a Fail when there is none to be had; None to decide again what comes next.
@@ -137,7 +146,7 @@ class Asker:
         may have come, or a limit be reached.
         """
         this = _Attempt(request.message_id, self.ports.clock.monotonic(), shown)
-        await self.journal.append(*self._start(this))
+        await self.journal.append(*self._start(this, request.left_out))
         failpoints.hit("harness.model.before")
         try:
             answer = _counted(await self.mail.unless_interrupted(self._stream(request, this)), request)
@@ -202,8 +211,9 @@ class Asker:
         end, totals = self._end(this, usage, INTERRUPTED)
         await self.journal.append(end, *self._aborted(this, INTERRUPTED), totals=totals)
 
-    def _start(self, this: _Attempt) -> list[Fact]:
-        start = Fact("span.model_request_start", {"message_id": this.message_id, "model": self.snapshot.model.name})
+    def _start(self, this: _Attempt, left_out: int) -> list[Fact]:
+        asked = {"message_id": this.message_id, "model": self.snapshot.model.name, "left_out": left_out}
+        start = Fact("span.model_request_start", asked)
         return [start, Fact("agent.message_start", {"message_id": this.message_id})] if this.shown else [start]
 
     def _aborted(self, this: _Attempt, reason: str) -> list[Fact]:

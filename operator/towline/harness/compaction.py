@@ -11,12 +11,11 @@ from typing import Any
 from towline.events.event import to_json
 from towline.events.totals import NOTHING, Totals
 from towline.harness.fold import History
-from towline.harness.sizes import CHARACTERS_PER_TOKEN, tokens_in
+from towline.harness.sizes import CHARACTERS_PER_TOKEN, Window, tokens_of
 from towline.harness.transcript import Message, UserMessage, characters, message_data
 
-FULL, KEPT = 0.8, 0.2
-"""Shares of the model's context: at the first the history is cut, the second is the most that stays as it was. The rest
-is room for system prompt, tools, summary and answer."""
+KEPT = 0.2
+"""Share of the model's context: the most that stays as it was. The rest is for the summary and for what comes."""
 
 MAX_MESSAGES, KEPT_MESSAGES = 2000, 200
 """Many small messages slow every request and every resume, though they may fit."""
@@ -25,7 +24,8 @@ KEPT_CHARACTERS = 400_000
 """For models with a very large context: what is kept stands in one event, of 8 MiB at most."""
 
 FEWEST_DROPPED = 3
-"""A history of one huge prompt, or one that a huge system prompt leaves no room, gets no smaller by a summary."""
+"""A history of one huge prompt, or one that a huge system prompt leaves no room, gets no smaller by a summary; what
+`fitting.py` takes out of one huge batch of results, it does without."""
 
 SUMMARISE = """\
 The conversation has become too long to go on with in full. Write a summary that replaces everything above: the task, \
@@ -48,21 +48,16 @@ class Cut:
     """`budget` or `messages`."""
 
 
-def tokens_of(history: History) -> int:
-    """About how many tokens the next request has: as the provider counted the last one, or as the length tells."""
-    return max(history.request_tokens, tokens_in(history.characters))
-
-
-def cut_for(history: History, context_tokens: int) -> Cut | None:
+def cut_for(history: History, window: Window) -> Cut | None:
     """Where to cut before the next request; None while there is no need, or when a cut would win little.
 
     A message holds the results of its own tool uses, so between messages is always a place to cut once none is open.
     """
-    too_large = tokens_of(history) > FULL * context_tokens
+    too_large = tokens_of(history, window.head_characters) > window.full
     if not too_large and len(history.messages) <= MAX_MESSAGES:
         return None
     # The share of the length, too: where a token is one character, a fifth of the context is more than it seems.
-    most = min(KEPT * context_tokens * CHARACTERS_PER_TOKEN, KEPT * history.characters, KEPT_CHARACTERS)
+    most = min(KEPT * window.context_tokens * CHARACTERS_PER_TOKEN, KEPT * history.characters, KEPT_CHARACTERS)
     at, kept = len(history.messages), 0
     while at > 0 and len(history.messages) - at < KEPT_MESSAGES:
         kept += characters(history.messages[at - 1])

@@ -59,6 +59,8 @@ class History:
     """Length of all messages."""
     request_tokens: int = 0
     """Input and output of the last request that was answered: what the history was worth then."""
+    request_characters: int = 0
+    """Length of what was counted there: of all messages until then, less what was not sent of them."""
     failed_attempts: int = 0
     """Of the model request that is due, over all harnesses."""
     waiting_since: str = ""
@@ -70,6 +72,8 @@ class History:
     """Type of the terminal event."""
     _asked_in: dict[str, int] = field(default_factory=dict)
     """Call id → index of the message that asked."""
+    _left_out: int = 0
+    """Characters that the last request did without."""
 
     def apply(self, type: str, data: Mapping[str, Any], turn: int | None = None, time: str = "") -> None:
         """Take one event into account; events come in the order of the log."""
@@ -91,6 +95,7 @@ class History:
                 self.waiting_since = time
             case "span.model_request_start":
                 self.unfinished_request = data["message_id"]
+                self._left_out = data.get("left_out", 0)
             case "span.model_request_end":
                 self._end_request(data)
             case "agent.message_start":
@@ -145,6 +150,7 @@ class History:
             self.open_calls[use.call_id] = use
             self._asked_in[use.call_id] = len(self.messages)
         self._add(message)
+        self.request_characters = self.characters - self._left_out
 
     def _add(self, message: Message) -> None:
         self.messages.append(message)
@@ -182,7 +188,7 @@ class History:
         self.consumed = Consumed.from_list(data["consumed"])
         self.answers = data["answers"]
         self.totals = Totals(**{name: data["totals"].get(name, 0) for name in FIELDS})
-        self.request_tokens = self.failed_attempts = 0
+        self.request_tokens = self.request_characters = self._left_out = self.failed_attempts = 0
         self.unfinished_request = self.unfinished_message = None
         self.open_calls, self.claimed, self._asked_in = {}, set(), {}
 

@@ -11,6 +11,7 @@ from towline.harness.compaction import Cut, cut_for
 from towline.harness.consumed import OWN_PROMPT_ID
 from towline.harness.fold import History
 from towline.harness.models.base import Usage
+from towline.harness.sizes import window_for
 from towline.harness.transcript import AssistantMessage, ToolUse
 from towline.inbox import Prompt
 
@@ -133,7 +134,7 @@ def next_step(history: History, snapshot: Snapshot, pending: Pending) -> Step:
         return TakeSteers(pending.steers)
     if failure := spent(history.totals, snapshot.limits):
         return failure
-    cut = cut_for(history, snapshot.model.context_tokens)
+    cut = cut_for(history, window_for(snapshot))
     return AskModel() if cut is None else Compact(cut)
 
 

@@ -7,12 +7,13 @@ import pytest
 from tests.unit.harness.test_loop import snapshot
 from towline.api.snapshot import Limits, Model
 from towline.events.event import Event, to_json
-from towline.harness.compaction import SUMMARISE, continued, cut_for, tokens_of
+from towline.harness.compaction import SUMMARISE, continued, cut_for
 from towline.harness.fold import SUMMARY_HEAD, History, fold
 from towline.harness.loop import Ending, run_turns
 from towline.harness.models import anthropic, openai_chat
 from towline.harness.models.base import Finished, ModelUnavailable, Usage
 from towline.harness.models.scripted import Scripted
+from towline.harness.sizes import Window
 from towline.harness.transcript import AssistantMessage, Text, UserMessage
 from towline.testing.ports import RUN, MemoryInbox, MemorySink, RoteModel, ports, use
 from towline.testing.provider_rules import anthropic_problems, openai_problems
@@ -82,6 +83,7 @@ async def test_a_fold_may_begin_at_the_compaction():
 
     at = sink.types.index("context.compacted")
     assert fold(sink.events[at:]) == fold(sink.events) == history
+    assert fold(sink.events[at : at + 1]) == fold(sink.events[: at + 1])  # the counts before it are forgotten
 
 
 async def test_a_compaction_that_fails_is_retried_and_then_fails_the_run():
@@ -159,10 +161,13 @@ async def test_an_interruption_ends_the_summary_and_changes_nothing():
     assert model.requests[-1].messages[-1] == UserMessage("Stop.")
 
 
-def grown(*sizes, turn_at=0, request_tokens=0):
-    """A history in the middle of a turn, of messages of so many characters."""
+def grown(*sizes, turn_at=0, request_tokens=0, since=()):
+    """A history in the middle of a turn, of messages of so many characters; `since` the provider counted some more."""
     history = History(turn_open=True, turn_at=turn_at, request_tokens=request_tokens)
     for size in sizes:
+        history._add(UserMessage("x" * size))
+    history.request_characters = history.characters if request_tokens else 0
+    for size in since:
         history._add(UserMessage("x" * size))
     return history
 
@@ -180,9 +185,26 @@ def grown(*sizes, turn_at=0, request_tokens=0):
     ],
 )
 def test_the_cut_keeps_the_latest_fifth_and_is_made_only_where_it_helps(history, cut):
-    found = cut_for(history, 1000)
+    found = cut_for(history, Window(1000))
 
     assert (found and (found.at, found.prompt)) == cut
+
+
+@pytest.mark.parametrize(
+    ("history", "window", "is_cut"),
+    [
+        (grown(*[5_000] * 20, request_tokens=26_000), Window(32_768, 8192), True),  # no room for the answer otherwise
+        (grown(*[5_000] * 18, request_tokens=24_000), Window(32_768, 8192), False),
+        (grown(*[5_000] * 18, request_tokens=24_000, since=[4_000]), Window(32_768, 8192), True),
+        (grown(*[5_000] * 6, request_tokens=15_000, since=[40_000]), Window(32_768, 8192), True),
+        (grown(*[5_000] * 18), Window(32_768, 8192), False),
+        (grown(*[5_000] * 18), Window(32_768, 8192, head_characters=20_000), True),
+        (grown(*[5_000] * 20, request_tokens=160_001), Window(200_000, 8192), True),  # four fifths, where that is less
+        (grown(*[5_000] * 20, request_tokens=160_000), Window(200_000, 8192), False),
+    ],
+)
+def test_a_cut_comes_in_time_to_leave_room_for_the_answer(history, window, is_cut):
+    assert (cut_for(history, window) is not None) is is_cut
 
 
 async def test_a_script_goes_on_where_it_was_after_a_compaction():
@@ -234,8 +256,3 @@ def test_a_history_too_large_for_one_event_is_taken_over_from_its_latest_part():
 
     assert 1 < len(data["kept"]) < 10
     assert len(json.dumps(data)) < 7 << 20
-
-
-def test_tokens_are_the_provider_s_word_or_the_length():
-    assert tokens_of(grown(4000)) == 1000
-    assert tokens_of(grown(4000, request_tokens=3000)) == 3000

@@ -32,6 +32,8 @@ class Request:
     """How many answers the run has had: the place in a script."""
     purpose: Literal["answer", "summary"] = "answer"
     """A summary is an answer in words: no tool may be used in it, though they are offered."""
+    left_out: int = 0
+    """Characters of the conversation that are not in `messages`, since it would have been too large."""
 
 
 @dataclass(frozen=True, slots=True)
