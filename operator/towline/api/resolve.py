@@ -66,7 +66,7 @@ def resolve(
 ) -> snapshot.Snapshot:
     """The snapshot of `run`. Raises Invalid with a sentence for everything that does not fit together.
 
-    `source_uid` is the run that spec.continueFrom names, which the caller has looked up.
+    `source_uid` is the run that spec.continueFrom names; a caller who cannot find it does not get here.
     """
     problems: list[str] = []
 
@@ -81,8 +81,6 @@ def resolve(
 
     if run.spec.prompt is None:
         in_run("spec.promptFrom cannot be read yet; expected spec.prompt")
-    if run.spec.continue_from is not None and source_uid is None:
-        in_run("spec.continueFrom cannot be followed yet; expected no such field")
     if template.spec.mcp_servers:
         in_template("spec.mcpServers cannot be served yet; expected an empty list")
     if provider.spec.allowed_namespaces is not None and namespace not in provider.spec.allowed_namespaces:
@@ -119,8 +117,9 @@ def resolve(
 
 
 def _source(run: AgentRun, uid: str | None, namespace: str) -> snapshot.ContinueFrom | None:
-    if run.spec.continue_from is None or uid is None:
+    if run.spec.continue_from is None:
         return None
+    assert uid is not None, "spec.continueFrom is looked up before"
     return snapshot.ContinueFrom(namespace=namespace, uid=uid, seq=run.spec.continue_from.seq)
 
 

@@ -296,10 +296,6 @@ def test_a_local_class_has_its_folder_in_place_of_an_image() -> None:
             "AgentRun/hello: spec.prompt is blank; expected some words",
         ),
         (
-            {"run": agent_run(continueFrom={"name": "earlier"})},
-            "AgentRun/hello: spec.continueFrom cannot be followed yet; expected no such field",
-        ),
-        (
             {"template": agent_template(mcpServers=[{"name": "docs", "url": "https://docs.example/mcp"}])},
             "AgentTemplate/coder: spec.mcpServers cannot be served yet; expected an empty list",
         ),
