@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from towline.cli.sanitize import one_line, printable
-from towline.cli.tally import Tally
+from towline.cli.tally import Figures, Tally, figures_of
 from towline.cli.text import call_text, content_text, duration, event_line, money, plural, result_text
 from towline.events.event import TERMINAL_TYPES, Event
 
@@ -198,7 +198,9 @@ class Terminal:
             self._line(f"✗ failed: {_reason(data)}", RED)
         else:
             self._line(f"✗ cancelled: {_reason(data)}", YELLOW)
-        self._line("  " + usage_line(self._tally), DIM)
+        figures = figures_of(data) if kind == "run.completed" else self._tally.figures
+        if used := usage_line(figures, self._tally.milliseconds):
+            self._line("  " + used, DIM)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -231,16 +233,19 @@ def one_line_keeping_indent(line: str) -> str:
     return " " * min(indent, 40) + one_line(clean, LINE_CHARACTERS)
 
 
-def usage_line(tally: Tally) -> str:
-    """`3 turns, 7 tool calls, 1,234 tokens in, 567 out, $0.0012, 4.2 s`."""
-    parts = [
-        plural(tally.turns, "turn"),
-        plural(tally.tool_calls, "tool call"),
-        f"{plural(tally.input_tokens, 'token')} in, {tally.output_tokens:,} out",
-    ]
-    if tally.cost_micro_usd:
-        parts.append(money(tally.cost_micro_usd))
-    parts.append(duration(tally.milliseconds))
+def usage_line(figures: Figures | None, milliseconds: float | None) -> str:
+    """`3 turns, 7 tool calls, 1,234 tokens in, 567 out, $0.0012, 4.2 s`; of what is not known, nothing."""
+    parts = []
+    if figures is not None:
+        parts += [
+            plural(figures.turns, "turn"),
+            plural(figures.tool_calls, "tool call"),
+            f"{plural(figures.input_tokens, 'token')} in, {figures.output_tokens:,} out",
+        ]
+        if figures.cost_micro_usd:
+            parts.append(money(figures.cost_micro_usd))
+    if milliseconds is not None:
+        parts.append(duration(milliseconds))
     return ", ".join(parts)
 
 

@@ -115,6 +115,26 @@ def test_a_run_reads_as_a_story() -> None:
     )
 
 
+def test_the_figures_are_the_runs_own_wherever_the_showing_began() -> None:
+    assert shown(*STORY[15:]).endswith("✓ succeeded\n  1 turn, 1 tool call, 1,200 tokens in, 34 out, $0.0015\n")
+
+
+def ended(seq: int) -> Event:
+    return event(seq, "run.failed", {"reason": "Lost", "message": ""}, seconds=2.0)
+
+
+def test_a_run_that_failed_has_the_figures_that_were_counted_from_its_first_event_on() -> None:
+    assert shown(*STORY[:19], ended(20)).endswith("  1 turn, 1 tool call, 1,200 tokens in, 34 out, $0.0015, 2.0 s\n")
+
+
+def test_what_was_counted_from_the_middle_is_not_told() -> None:
+    assert shown(*STORY[15:19], ended(20)).endswith("✗ failed: Lost\n")
+
+
+def test_what_was_counted_twice_because_the_store_lost_it_is_not_told() -> None:
+    assert shown(*STORY[:19], *STORY[8:19], ended(20)).endswith("✗ failed: Lost\n  2.0 s\n")
+
+
 def test_verbose_tells_every_event() -> None:
     text = shown(*STORY, verbose=True)
     for each in ("harness.sealed", "turn.started", "user.message", "span.model_request_end", "sandbox.requested"):
