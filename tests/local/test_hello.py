@@ -111,6 +111,8 @@ def test_a_store_can_be_chosen(towline: Towline) -> None:
     finished = towline("run", HELLO, "--json", "--store", towline.home / "mine")
     assert towline("tail", "hello", "--json", "--store", towline.home / "mine").out == finished.out
     assert not towline.store.exists()
+    uid = finished.events[0]["run"]["uid"]
+    assert f"towline: kept: `towline tail --store {towline.home}/mine {uid}`" in finished.err
 
 
 def test_a_terminal_gets_streamed_text_and_colours_unless_asked_not_to(towline: Towline) -> None:

@@ -11,7 +11,7 @@ from towline.cli import exits
 from towline.cli.sanitize import printable
 from towline.cli.sink import viewer as viewer_for
 from towline.cli.store_option import add_store_option, at_home, store_path
-from towline.cli.target import prompt_command
+from towline.cli.target import command, prompt_command
 from towline.cli.terminal_input import Typed, at_a_terminal
 from towline.cli.threaded import Threaded
 from towline.local.launcher import Outcome, launch
@@ -114,14 +114,14 @@ async def run(arguments: argparse.Namespace, settings: LocalSettings) -> int:
     if not viewer.wants_deltas or outcome.last_words:
         report(outcome)
     if keep is not None:
-        print(f"towline: kept: {kept(keep, order.snapshot.uid)}", file=sys.stderr)
+        print(f"towline: kept: {kept(keep, order.snapshot.uid, arguments)}", file=sys.stderr)
     return code
 
 
-def kept(store: Path, uid: str) -> str:
+def kept(store: Path, uid: str, arguments: argparse.Namespace) -> str:
     """Where a kept run can be looked at."""
     workspace = Folder(store).volume(uid) / "workspace"
-    return f"`towline tail {uid}`" + (f", workspace {workspace}" if workspace.exists() else "")
+    return f"`{command('tail', uid, arguments)}`" + (f", workspace {workspace}" if workspace.exists() else "")
 
 
 def trust(settings: LocalSettings) -> dict[str, str]:

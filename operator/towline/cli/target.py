@@ -46,8 +46,8 @@ def add_place_options(parser: argparse.ArgumentParser) -> None:
     cluster.add_cluster_options(parser)
 
 
-def prompt_command(run: str, arguments: argparse.Namespace) -> str:
-    """What to type to talk to the run, from where we are."""
+def command(verb: str, run: str, arguments: argparse.Namespace) -> str:
+    """What to type to do something with the run, from where we are."""
     options = (
         ("--store", arguments.store),
         ("--kubeconfig", getattr(arguments, "kubeconfig", None)),
@@ -57,7 +57,20 @@ def prompt_command(run: str, arguments: argparse.Namespace) -> str:
         ("--system-namespace", getattr(arguments, "system_namespace", None)),
     )
     words = [word for option, value in options if value is not None for word in (option, str(value))]
-    return f'{shlex.join(["towline", "prompt", *words, run])} "…"'
+    return shlex.join(["towline", verb, *words, run])
+
+
+def prompt_command(run: str, arguments: argparse.Namespace) -> str:
+    """What to type to talk to the run."""
+    return f'{command("prompt", run, arguments)} "…"'
+
+
+def unattended(run: RunRef) -> str:
+    """What a run of this machine is told by that has no launcher and no end, and the two ways on."""
+    return (
+        f"nobody works on the run {run.name} ({run.uid}): its `towline run` was killed; start a new one with "
+        "spec.continueFrom, which goes on from its history, or give it its end with `towline cancel`"
+    )
 
 
 @asynccontextmanager
