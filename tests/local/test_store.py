@@ -44,12 +44,36 @@ async def test_what_was_written_is_there_when_the_store_is_opened_again(tmp_path
 
 
 async def test_a_second_launcher_is_told_who_has_the_store(tmp_path: Path) -> None:
-    async with owned(tmp_path, verb="run"):
+    async with owned(tmp_path, verb="run", uid=RUN.uid):
         with pytest.raises(StoreInUse) as refused:
-            async with owned(tmp_path, verb="run"):
+            async with owned(tmp_path, verb="run", uid="another"):
                 raise AssertionError("two launchers on one store")
     assert f"`towline run` (pid {os.getpid()})" in str(refused.value)
     assert "--store" in str(refused.value)
+
+
+async def test_a_launcher_waits_for_those_who_merely_read(tmp_path: Path) -> None:
+    async with owned(tmp_path, verb="run"):
+        pass
+    reading, read = asyncio.Event(), asyncio.Event()
+
+    async def look() -> None:
+        async with opened(tmp_path, verb="ls"):
+            reading.set()
+            await read.wait()
+
+    async def launch() -> str:
+        async with owned(tmp_path, verb="run", uid=RUN.uid) as held:
+            return held.holder.uid
+
+    looking = asyncio.create_task(look())
+    await reading.wait()
+    launching = asyncio.create_task(launch())
+    await asyncio.sleep(1)
+    assert not launching.done()
+    read.set()
+    assert await asyncio.wait_for(launching, 60) == RUN.uid
+    await looking
 
 
 async def test_a_reader_shares_the_store_that_a_launcher_holds(tmp_path: Path) -> None:

@@ -30,7 +30,10 @@ from towline.local.valkey import server_binary, start_valkey
 
 STOP_SECONDS = 1.5  # an idle Valkey ends within some 20 ms; a large append-only file is flushed in this time
 PATIENCE_SECONDS = 0.5  # we are the one who restarts a dead server, so waiting for it would be in vain
-CONNECT_SECONDS = 10.0  # how long a reader waits for a store that its owner is just starting
+CONNECT_SECONDS = (
+    10.0  # how long a reader waits for a store that its owner is just starting, and a launcher for readers
+)
+LOOK_AGAIN_SECONDS = 0.05
 READERS_SECONDS = 2.0  # how long a store that nobody keeps stays for those who still read it
 
 
@@ -77,7 +80,7 @@ class Holder:
     pid: int
     socket: str
     uid: str = ""
-    """The run that is being executed, for `towline run`."""
+    """The run that is being executed, for `towline run`; empty for whoever only reads, which is soon over."""
     asleep: bool = False
     """That run waits for a prompt without a harness."""
 
@@ -129,6 +132,19 @@ def take_lock(folder: Folder, holder: Holder) -> int:
     return descriptor
 
 
+async def _taken_lock(folder: Folder, holder: Holder) -> int:
+    """The store for this process: a launcher waits until those who read it are gone. Raises StoreInUse."""
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:
+        try:
+            return take_lock(folder, holder)
+        except StoreInUse:
+            other = recorded_holder(folder)
+            if not holder.uid or (other is not None and other.uid) or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+
 def _write_holder(lock: int, holder: Holder) -> None:
     text = json.dumps(asdict(holder)).encode()
     os.pwrite(lock, text, 0)
@@ -149,7 +165,8 @@ async def owned(
 ) -> AsyncIterator[OwnedStore]:
     """Holds the store at `path` and serves it; None: a store that lasts as long as the context.
 
-    Raises StoreInUse, or MachineCannot when the server does not start. `on_exit` is called when the server dies.
+    With a `uid`, it waits for those who read the store. Raises StoreInUse, or MachineCannot when the server does not
+    start. `on_exit` is called when the server dies.
     """
     with runtime_folder() as runtime:
         folder = Folder(path or runtime / UNKEPT)
@@ -160,7 +177,7 @@ async def owned(
             raise MachineCannot(f"the store {folder.path} cannot be made: {fault.strerror}") from fault
         socket = runtime / "valkey.sock"
         holder = Holder(verb, os.getpid(), str(socket), uid)
-        lock = take_lock(folder, holder)
+        lock = await _taken_lock(folder, holder)
         try:
             child = await start_valkey(
                 server_binary(), data=folder.valkey, socket=socket, log=folder.valkey_log, on_exit=on_exit
@@ -208,7 +225,7 @@ async def opened(path: Path, *, verb: str) -> AsyncIterator[tuple[Store, Holder 
                 stack.push_async_callback(store.aclose)
                 yield store, holder
                 return
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
 
 @asynccontextmanager
