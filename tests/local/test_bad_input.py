@@ -123,3 +123,40 @@ def test_tail_beyond_the_end_shows_nothing(towline: Towline) -> None:
     assert towline("run", path, "--keep").code == 0
     beyond = towline("tail", "demo", "--from", "1000")
     assert (beyond.code, beyond.out) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"OPENAI_BASE_URL": "localhost:11434/v1", "TOWLINE_MODEL": "m", "OPENAI_API_KEY": "k"}, "OPENAI_BASE_URL is"),
+        ({"ANTHROPIC_BASE_URL": "nonsense", "ANTHROPIC_API_KEY": "k"}, 'ANTHROPIC_BASE_URL is "nonsense"; expected an'),
+        ({"TOWLINE_MODEL": "m" * 257, "ANTHROPIC_API_KEY": "k"}, "TOWLINE_MODEL is 257 characters long"),
+    ],
+)
+def test_a_wrong_variable_is_named(towline: Towline, environment: dict[str, str], said: str) -> None:
+    finished = towline("run", towline.write("run.yaml", agent_run(), template(), SCRIPT), **environment)
+    assert_refused(finished, 2)
+    assert said in finished.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"a: [unclosed\n",
+        b"only words\n",
+        b"- a list\n",
+        b"",
+        b"\xff\xfe\x00",
+        b"contexts: words\ncurrent-context: c\n",
+        b"apiVersion: v1\nkind: Config\n",
+    ],
+)
+def test_a_kubeconfig_that_is_none_is_named(towline: Towline, text: bytes) -> None:
+    path = towline.home / "kubeconfig"
+    path.write_bytes(text)
+    for words in (("ls",), ("tail", "x"), ("cancel", "x", "-n", "team")):
+        assert f"kubeconfig {path}: " in refused(towline, *words, "--kubeconfig", path)
+
+
+def test_a_kubeconfig_that_cannot_be_read_is_named(towline: Towline) -> None:
+    assert f"kubeconfig {towline.home}: " in refused(towline, "ls", "--kubeconfig", towline.home)

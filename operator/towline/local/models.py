@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import ValidationError
+
 from towline.api import defaults
 from towline.api.agenttemplate import AgentTemplate, ModelRef
+from towline.api.faults import sentence
 from towline.api.modelprovider import ModelProvider
 from towline.api.resolve import find_provider
 from towline.errors import Invalid
@@ -18,6 +21,8 @@ from towline.settings import LocalSettings
 Api = Literal["AnthropicMessages", "OpenAIChatCompletions"]
 
 KEY_VARIABLES: dict[str, str] = {"AnthropicMessages": "ANTHROPIC_API_KEY", "OpenAIChatCompletions": "OPENAI_API_KEY"}
+URL_VARIABLES: dict[str, str] = {"AnthropicMessages": "ANTHROPIC_BASE_URL", "OpenAIChatCompletions": "OPENAI_BASE_URL"}
+MODEL_VARIABLE = "TOWLINE_MODEL"
 
 DEFAULT_MODELS: dict[Api, str] = {"AnthropicMessages": "claude-sonnet-5-5", "OpenAIChatCompletions": "gpt-6.2-sol"}
 """Taken when TOWLINE_MODEL names none: each vendor's all-round model."""
@@ -64,6 +69,14 @@ class _Own:
     base_url: str
     key: str
 
+    @property
+    def key_variable(self) -> str:
+        return KEY_VARIABLES[self.api]
+
+    @property
+    def url_variable(self) -> str:
+        return URL_VARIABLES[self.api]
+
 
 def _users_own(settings: LocalSettings) -> _Own | None:
     """The model the user's environment pays for; Anthropic's when both keys are there."""
@@ -72,7 +85,7 @@ def _users_own(settings: LocalSettings) -> _Own | None:
         return _Own("AnthropicMessages", model, settings.anthropic_base_url, settings.anthropic_api_key)
     if settings.openai_api_key:
         if settings.openai_base_url and not settings.model:
-            raise Invalid(f"TOWLINE_MODEL is not set: expected the name of a model at {settings.openai_base_url}")
+            raise Invalid(f"{MODEL_VARIABLE} is not set: expected the name of a model at {settings.openai_base_url}")
         model = settings.model or DEFAULT_MODELS["OpenAIChatCompletions"]
         return _Own("OpenAIChatCompletions", model, settings.openai_base_url, settings.openai_api_key)
     return None
@@ -80,16 +93,27 @@ def _users_own(settings: LocalSettings) -> _Own | None:
 
 def _instead(template: AgentTemplate, name: str, own: _Own) -> Choice:
     """The user's model under the name that the template asks for, so that everything else stays as written."""
-    provider = defaults.provider(own.api, own.model, own.base_url or None)
+    provider = _provider_of(own)
     provider = provider.model_copy(update={"metadata": provider.metadata.model_copy(update={"name": name})})
     spec = template.spec.model_copy(update={"model": ModelRef(provider=name)})
-    variable = KEY_VARIABLES[own.api]
     return Choice(
         template.model_copy(update={"spec": spec}),
         provider,
-        _header_safe(own.key, variable),
-        f"{own.model} answers, paid with {variable}" + (f", at {own.base_url}" if own.base_url else ""),
+        _header_safe(own.key, own.key_variable),
+        f"{own.model} answers, paid with {own.key_variable}" + (f", at {own.base_url}" if own.base_url else ""),
     )
+
+
+def _provider_of(own: _Own) -> ModelProvider:
+    """Raises Invalid, naming the variable, for a value that no manifest may have either."""
+    try:
+        return defaults.provider(own.api, own.model, own.base_url or None)
+    except ValidationError as fault:
+        problems = []
+        for each in fault.errors():
+            variable = MODEL_VARIABLE if "models" in each["loc"] or "name" in each["loc"] else own.url_variable
+            problems.append(sentence({**each, "loc": (variable,)}, ModelProvider))
+        raise Invalid(*problems) from None
 
 
 def _as_written(template: AgentTemplate, provider: ModelProvider, settings: LocalSettings) -> Choice:
