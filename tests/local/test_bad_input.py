@@ -1,5 +1,6 @@
 """What a person may get wrong, at the command: an exit code, a sentence on stderr, no traceback, nothing started."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,13 @@ def test_without_a_store_tail_is_refused_and_ls_has_nothing_to_list(towline: Tow
 def test_tail_beyond_the_end_shows_nothing(towline: Towline) -> None:
     path = towline.write("run.yaml", agent_run(), template(), SCRIPT)
     assert towline("run", path, "--keep").code == 0
-    beyond = towline("tail", "demo", "--from", "1000")
-    assert (beyond.code, beyond.out) == (0, b"")
+    head = json.loads(towline("ls", "--json").out)["events"]
+    for follow in ([], ["-f"]):
+        resumed = towline("tail", "demo", "--from", str(head + 1), *follow)
+        assert (resumed.code, resumed.out, resumed.err) == (0, b"", "")
+        beyond = towline("tail", "demo", "--from", "1000", *follow)
+        assert (beyond.code, beyond.out) == (0, b"")
+        assert beyond.err == f"towline: the log has no event 999: what comes is shown from event {head + 1} on\n"
 
 
 @pytest.mark.parametrize(

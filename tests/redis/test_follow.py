@@ -6,11 +6,12 @@ import contextlib
 import pytest
 from redis.asyncio.cluster import RedisCluster
 
-from towline.errors import Gap
+from towline.errors import Gap, Rewound
 from towline.events import live, runs, sandbox
 from towline.events.event import RunRef, draft
 from towline.events.follow import follow
-from towline.events.notices import KINDS, Notices
+from towline.events.notices import BROKEN, KINDS, Notices
+from towline.local.watch import Watch
 
 BOUND = 60.0
 
@@ -34,6 +35,30 @@ async def test_a_finished_run_is_replayed_and_ends(store, run, harness, said, no
     assert [event.seq for event in await collect(follow(store, run))] == [1, 2, 3]
     assert [event.seq for event in await collect(follow(store, run, 3))] == [3]
     assert await collect(follow(store, run, 4)) == [], "a viewer that saw the end and comes again is not kept waiting"
+
+
+@pytest.mark.parametrize("from_seq", [4, 103])
+async def test_a_viewer_from_beyond_a_finished_run_is_not_kept_waiting(
+    store, run, harness, said, now, notices, from_seq
+):
+    appender, watch = harness(), Watch(run, viewer=None, from_seq=from_seq)
+    await appender.append([said(), said()])
+    await appender.finish(draft("run.completed", {}, now=now))
+
+    async with asyncio.timeout(BOUND):
+        if from_seq > 4:
+            with pytest.raises(Rewound):  # there is no such event; it goes on behind what there is
+                await watch.until_closed(store, notices)
+        assert await watch.until_closed(store, notices) is None
+
+
+async def test_a_follower_looks_when_its_connection_breaks_and_not_only_when_there_is_another(store, run, notices):
+    async with notices.watch(run, breaks=True) as watch, notices.watch(run) as other:
+        notices._pause = BOUND * 2
+        await notices._connection.disconnect()
+
+        assert await watch.wait(BOUND) == {BROKEN}
+        assert await other.wait(0.05) == set()
 
 
 async def test_events_arrive_while_they_are_written(store, run, harness, said, now, notices):

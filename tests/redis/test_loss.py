@@ -1,6 +1,7 @@
 """A store that loses acknowledged writes, as Redis does on a failover: noticed, logged, healed."""
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,11 @@ from towline.errors import Rewound, StoreLost, StoreUnavailable
 from towline.events import calls
 from towline.events.adopted import Adopted
 from towline.events.event import draft
-from towline.events.follow import follow
+from towline.events.follow import REMEMBERED, Follower, follow
 from towline.events.log import EventLog
+from towline.events.notices import Notices
 from towline.events.totals import Totals
+from towline.local.watch import Watch
 
 
 async def log_of(store, run):
@@ -579,3 +582,159 @@ async def test_a_follower_notices_by_itself_what_the_store_lost_together_with_it
         assert (await losing).head == 2
     again = [event async for event in take(follow(store, run, 1), 2 + written_since)]
     assert [event.payload["on"] for event in again[:2]] == ["kept 1", "kept 2"]
+
+
+async def test_a_follower_that_reads_more_than_it_remembers_of_another_history_notices_all_the_same(
+    store, run, harness, said, replica
+):
+    appender = harness()
+    await appender.append([said("kept 1"), said("kept 2")])
+    await replica.take()
+    await appender.append([said("lost 1"), said("lost 2")])
+    following = follow(store, run, poll_seconds=0.2)
+    for _ in range(4):
+        await anext(following)
+    await replica.promote()
+    await harness(epoch=2).append([said(number) for number in range(REMEMBERED + 3)])
+
+    async with asyncio.timeout(30):
+        assert (await loss_of(following)).head == 2
+
+
+class Shown:
+    """A viewer that keeps what it was shown."""
+
+    wants_deltas = False
+
+    def __init__(self):
+        self.seqs = asyncio.Queue()
+        self.texts = []
+
+    def event(self, event):
+        self.texts.append(event.payload.get("on", event.type))
+        self.seqs.put_nowait(event.seq)
+
+    def delta(self, delta):
+        raise AssertionError("it wants none")
+
+    def note(self, text):
+        raise AssertionError("nobody launches anything")
+
+    def typed(self, text):
+        raise AssertionError("there is no terminal")
+
+    async def until(self, seq):
+        async with asyncio.timeout(30):
+            while await self.seqs.get() != seq:
+                pass
+
+
+@pytest.fixture
+def shown():
+    return Shown()
+
+
+@pytest.mark.parametrize("written_since", [0, 1, 5])
+async def test_a_viewer_is_not_shown_two_histories_as_one(
+    store, run, harness, said, replica, notices, cut_subscriptions, written_since, now, shown
+):
+    appender = harness()
+    await appender.append([said("kept 1"), said("kept 2")])
+    await replica.take()
+    await appender.append([said("lost 1"), said("lost 2")])
+    watch = Watch(run, shown)
+    watching = asyncio.create_task(watch.until_closed(store, notices))
+    await shown.until(4)
+    await replica.promote()
+    successor = harness(epoch=2)
+    await cut_subscriptions()  # as the death of a master does
+    for number in range(written_since):
+        await successor.append([said(f"other {number}")])
+
+    async with asyncio.timeout(30):
+        with pytest.raises(Rewound) as rewound:
+            await watching
+    assert rewound.value.head == 2
+
+    await successor.finish(draft("run.completed", {}, now=now))
+    async with asyncio.timeout(30):
+        assert (await watch.until_closed(store, notices)).type == "run.completed"
+    others = [f"other {number}" for number in range(written_since)]
+    assert shown.texts == ["kept 1", "kept 2", "lost 1", "lost 2", *others, "run.completed"]
+
+
+async def leave_and_come_back(store, watch, shown, seq, meanwhile):
+    """A store that is opened anew: what happens while nobody looks is told by no notice."""
+    notices = Notices(store)
+    watching = asyncio.create_task(watch.until_closed(store, notices))
+    await shown.until(seq)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    await notices.aclose()
+    await meanwhile()
+    again = Notices(store)
+    try:
+        async with asyncio.timeout(30):
+            return await watch.until_closed(store, again)
+    finally:
+        await again.aclose()
+
+
+async def test_a_viewer_that_comes_back_is_told_of_a_loss_that_a_writer_noticed_meanwhile(
+    store, run, harness, said, replica, shown
+):
+    appender = harness()
+    await appender.append([said("kept 1"), said("kept 2")])
+    await replica.take()
+    await appender.append([said("lost 1"), said("lost 2")])
+
+    async def lose():
+        await replica.promote()
+        await appender.append([said("next")])
+
+    with pytest.raises(Rewound) as rewound:
+        await leave_and_come_back(store, Watch(run, shown), shown, 4, lose)
+
+    assert (rewound.value.incarnation, rewound.value.head) == (2, 2)
+
+
+@pytest.mark.parametrize("written_since", [0, 1, 2, 5])
+async def test_a_viewer_that_comes_back_is_told_of_a_loss_that_no_writer_knows_of(
+    store, run, harness, said, replica, shown, written_since
+):
+    appender = harness()
+    await appender.append([said("kept 1"), said("kept 2")])
+    await replica.take()
+    await appender.append([said("lost 1"), said("lost 2")])
+
+    async def lose():
+        await replica.promote()
+        successor = harness(epoch=2)
+        for number in range(written_since):
+            await successor.append([said(f"other {number}")])
+
+    with pytest.raises(Rewound) as rewound:
+        await leave_and_come_back(store, Watch(run, shown), shown, 4, lose)
+
+    assert rewound.value.head == 2
+
+
+async def test_a_follower_that_was_told_of_a_loss_goes_on_behind_what_survived(store, run, harness, said, replica):
+    appender, reader = harness(), Follower(run)
+    await appender.append([said("kept")])
+    await replica.take()
+    await appender.append([said("lost 1"), said("lost 2")])
+
+    async def read(count):
+        async with aclosing(reader.events(store, poll_seconds=0.2)) as events:
+            return [(await anext(events)).payload.get("on") for _ in range(count)]
+
+    assert await read(3) == ["kept", "lost 1", "lost 2"]
+    await replica.promote()
+    await appender.append([said("next")])
+
+    with pytest.raises(Rewound):
+        await read(1)
+
+    assert reader.next_seq == 2
+    assert await read(4) == [None, "lost 1", "lost 2", "next"]

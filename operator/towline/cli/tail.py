@@ -2,15 +2,13 @@
 
 import argparse
 import sys
-from dataclasses import dataclass
-from typing import Any
 
+from towline.cli import exits
 from towline.cli.sink import viewer as viewer_for
-from towline.cli.target import add_place_options, add_run_argument, prompt_command, target, through_changes
+from towline.cli.target import Target, add_place_options, add_run_argument, prompt_command, target, through_changes
 from towline.errors import Rewound
-from towline.events.event import Event
 from towline.events.notices import Notices
-from towline.local.watch import Viewer, Watch, replay
+from towline.local.watch import Viewer, Watch
 from towline.settings import LocalSettings
 
 
@@ -26,8 +24,8 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     parser = verbs.add_parser(
         "tail",
         help="show a run's events",
-        description="Show the events of a run of this machine, at work or kept, or of a cluster's. With --json they "
-        "are the log's own lines, byte for byte.",
+        description="Show the events of a run of this machine, at work or kept, or of a cluster's.\n"
+        "With --json they are the log's own lines, byte for byte.",
     )
     add_run_argument(parser)
     parser.add_argument(
@@ -41,59 +39,54 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 
 async def tail(arguments: argparse.Namespace, settings: LocalSettings) -> int:
-    counted = Counted(
-        viewer_for(
-            json=arguments.json,
-            verbose=arguments.verbose,
-            no_color=bool(settings.no_color),
-            ask=prompt_command(arguments.run, arguments),
-        ),
-        arguments.from_seq,
+    viewer = viewer_for(
+        json=arguments.json,
+        verbose=arguments.verbose,
+        no_color=bool(settings.no_color),
+        ask=prompt_command(arguments.run, arguments),
     )
-    await through_changes(lambda: _show(arguments, settings, counted), lambda: counted.next_seq)
-    return 0
+    showing = Showing(viewer, arguments.from_seq)
+    return await through_changes(lambda: _show(arguments, settings, showing), lambda: showing.progress)
 
 
-async def _show(arguments: argparse.Namespace, settings: LocalSettings, counted: "Counted") -> None:
+async def _show(arguments: argparse.Namespace, settings: LocalSettings, showing: "Showing") -> int:
     async with target(arguments, settings, verb="tail", patient=arguments.follow) as found:
-        store, run = found.store, found.run
-        arguments.run = run.uid  # the same run, should the store be opened anew
-        if not arguments.follow:
-            await replay(store, run, counted, counted.next_seq)
-            return
-        notices = Notices(store)
+        arguments.run = found.run.uid  # the same run, should the store be opened anew
+        await showing.show(found, follow=arguments.follow)
+        return exits.OK
+
+
+class Showing:
+    """One run on its way to a viewer, over any number of openings of its store."""
+
+    def __init__(self, viewer: Viewer, from_seq: int) -> None:
+        self._viewer, self._from_seq = viewer, from_seq
+        self._watch: Watch | None = None
+
+    @property
+    def progress(self) -> int:
+        """Rises when the run was found, and with each event."""
+        return self._watch.next_seq if self._watch is not None else 0
+
+    async def show(self, found: Target, *, follow: bool) -> None:
+        """Shows what comes until the run has ended, or else what is there. Raises Gap or StoreUnavailable."""
+        watch = self._watch = self._watch or Watch(found.run, self._viewer, self._from_seq)
+        notices = Notices(found.store)
         try:
             while True:
                 try:
-                    await Watch(store, notices, run, counted, counted.next_seq).until_closed()
+                    if follow:
+                        await watch.until_closed(found.store, notices)
+                    else:
+                        await watch.until_head(found.store, notices)
                     return
-                except Rewound as fault:
-                    print(f"towline: {fault}", file=sys.stderr)
-                    counted.next_seq = fault.head + 1
+                except Rewound as loss:
+                    print(f"towline: {self._words(loss)}", file=sys.stderr)
         finally:
             await notices.aclose()
 
-
-@dataclass(slots=True)
-class Counted:
-    """A viewer that remembers where it is."""
-
-    inner: Viewer
-    next_seq: int
-
-    @property
-    def wants_deltas(self) -> bool:
-        return self.inner.wants_deltas
-
-    def event(self, event: Event) -> None:
-        self.inner.event(event)
-        self.next_seq = event.seq + 1
-
-    def delta(self, delta: Any) -> None:
-        self.inner.delta(delta)
-
-    def note(self, text: str) -> None:
-        self.inner.note(text)
-
-    def typed(self, text: str | None) -> None:
-        self.inner.typed(text)
+    def _words(self, loss: Rewound) -> str:
+        again = f"what comes is shown from event {loss.head + 1} on"
+        if loss.head + 1 < self._from_seq:  # a loss that came before us, or a slip of the pen
+            return f"the log has no event {self._from_seq - 1}: {again}"
+        return f"{loss}; {again}"

@@ -20,14 +20,18 @@ log = logging.getLogger(__name__)
 KINDS = frozenset({"log", "live", "sandbox", "inbox", "waiting", "cancel", "want", "lost", "closed"})
 """First words of the payloads."""
 
+BROKEN = "broken"
+"""The kind that a watch hears, if it wants to, when the connection breaks; all the others come with the next one."""
+
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 2.0
 
 
 class Watch:
     """One waiter on one run; an async context manager. Entered, it hears everything published from then on."""
 
-    def __init__(self, notices: "Notices", channel: bytes) -> None:
+    def __init__(self, notices: "Notices", channel: bytes, *, breaks: bool = False) -> None:
         self._notices, self._channel = notices, channel
+        self._breaks = breaks
         self._kinds: set[str] = set()
         self._woken = asyncio.Event()
         self.entered = False
@@ -65,6 +69,10 @@ class Watch:
         self._kinds |= kinds
         self._woken.set()
 
+    def broke(self) -> None:
+        if self.entered and self._breaks:
+            self.wake({BROKEN})
+
 
 class _Channel:
     """The watches of one run, and whether the server has confirmed the subscription."""
@@ -90,9 +98,10 @@ class Notices:
         self._task: asyncio.Task[None] | None = None
         self._pause = _FIRST_PAUSE_SECONDS
 
-    def watch(self, run: RunRef) -> Watch:
-        """A watch on one run; enter it before reading what it is to keep fresh."""
-        return Watch(self, run.keys.notify.encode())
+    def watch(self, run: RunRef, *, breaks: bool = False) -> Watch:
+        """A watch on one run; enter it before reading what it is to keep fresh. `breaks`: it hears BROKEN, too, and so
+        learns at once that the store may be gone."""
+        return Watch(self, run.keys.notify.encode(), breaks=breaks)
 
     async def aclose(self) -> None:
         if self._task is not None:
@@ -169,6 +178,8 @@ class Notices:
             self._connection = None
             for entry in self._channels.values():
                 entry.confirmed.clear()
+                for watch in entry.watches:
+                    watch.broke()
             await connection.disconnect(nowait=True)
 
     def _hear(self, message: list[Any]) -> None:

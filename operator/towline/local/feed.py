@@ -10,7 +10,7 @@ from towline.errors import Rewound, StoreUnavailable
 from towline.events import runs
 from towline.events.event import RunRef, draft
 from towline.events.feed import feed_afterwards
-from towline.events.follow import follow
+from towline.events.follow import Follower
 from towline.events.notices import Notices
 from towline.events.store import Store
 
@@ -20,16 +20,15 @@ PAUSE_SECONDS = 0.2
 
 async def publish_lifecycle(store: Store, notices: Notices, run: RunRef) -> None:
     """Returns after the terminal event."""
-    next_seq = 1
+    reader = Follower(run)
     while True:
         try:
-            async for event in follow(store, run, next_seq, notices=notices):
+            async for event in reader.events(store, notices=notices):
                 if event.type.startswith(LIFECYCLE):
                     await runs.publish_feed(store, event)
-                next_seq = event.seq + 1
             return
-        except Rewound as loss:
-            next_seq = loss.head + 1
+        except Rewound:
+            pass  # told again, as what they are now
         except StoreUnavailable:
             await asyncio.sleep(PAUSE_SECONDS)
 

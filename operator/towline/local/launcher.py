@@ -15,6 +15,7 @@ from towline.errors import Rewound, StoreUnavailable
 from towline.events import runs
 from towline.events.event import Event, RunRef
 from towline.events.notices import Notices
+from towline.events.store import Store
 from towline.local.commands import Files
 from towline.local.feed import publish_lifecycle
 from towline.local.order import Order
@@ -59,7 +60,7 @@ async def launch(
         _write_credentials(held, order)
         await runs.create(held.store, run, snapshot.to_json(), now=utc_now())
         notices = Notices(held.store)
-        showing = asyncio.create_task(_show(Watch(held.store, notices, run, viewer)))
+        showing = asyncio.create_task(_show(Watch(run, viewer), held.store, notices))
         showing.add_done_callback(lambda task: _stop_unless_shown(task, stop))
         feeding = asyncio.create_task(publish_lifecycle(held.store, notices, run))
         posting = asyncio.create_task(post_typed(held.store, run, typed, viewer))
@@ -99,12 +100,14 @@ def _write_credentials(held: OwnedStore, order: Order) -> None:
         write_secret(files.model_key, order.model_key.encode())
 
 
-async def _show(watch: Watch) -> Event:
+async def _show(watch: Watch, store: Store, notices: Notices) -> Event:
     """Shows the run to its end, through absences of the store and its losses."""
     while True:
         try:
-            return await watch.until_closed()
-        except Rewound as loss:
-            watch.next_seq = loss.head + 1  # shown again, as what they are now
+            terminal = await watch.until_closed(store, notices)
+            assert terminal is not None, "it began with the first event"
+            return terminal
+        except Rewound:
+            pass  # shown again, as what they are now
         except StoreUnavailable:
             await asyncio.sleep(PAUSE_SECONDS)

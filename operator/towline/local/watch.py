@@ -5,16 +5,15 @@ message or the call it belongs to is open, so a late or lost one changes nothing
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import aclosing
 from typing import Any, Protocol
 
-from towline.errors import Rewound
 from towline.events.event import Event, RunRef
+from towline.events.follow import Follower
 from towline.events.live import read_deltas
-from towline.events.log import EventLog
 from towline.events.notices import Notices
 from towline.events.store import Store
 
-PAGE = 1000
 POLL_SECONDS = 2.0  # a lost notice delays an event by no more
 
 
@@ -74,51 +73,47 @@ class Deltas:
         return shown
 
 
-async def replay(store: Store, run: RunRef, viewer: Viewer, from_seq: int = 1) -> None:
-    """Shows what the log holds from `from_seq` on, and returns. Raises Gap below the first kept entry."""
-    log = EventLog(store, run)
-    while events := await log.read(from_seq, PAGE):
-        for event in events:
-            viewer.event(event)
-        from_seq = events[-1].seq + 1
-
-
 class Watch:
-    """Shows a run as it happens. `next_seq` says where to go on when the store was away for a while."""
+    """Shows a run as it happens; it outlives the store that the run is read from, as `Follower` does."""
 
-    def __init__(self, store: Store, notices: Notices, run: RunRef, viewer: Viewer, from_seq: int = 1) -> None:
-        self.next_seq = from_seq
-        self._log, self._viewer = EventLog(store, run), viewer
-        self._store, self._notices, self._run = store, notices, run
+    def __init__(self, run: RunRef, viewer: Viewer, from_seq: int = 1) -> None:
+        self._run, self._viewer = run, viewer
+        self._reader = Follower(run, from_seq)
         self._deltas, self._last_delta = Deltas(), "0-0"
 
-    async def until_closed(self) -> Event:
-        """Shows everything up to the terminal event, which it returns. Raises Gap, Rewound or StoreUnavailable."""
-        async with self._notices.watch(self._run) as changes:
-            incarnation = (await self._log.state()).incarnation
-            while True:
-                if (terminal := await self._show_events()) is not None:
-                    return terminal
-                if self._viewer.wants_deltas:
-                    await self._show_deltas()
-                kinds = await changes.wait(POLL_SECONDS)
-                if not kinds or "lost" in kinds:
-                    state = await self._log.state()
-                    if state.incarnation > incarnation and state.lost_head < self.next_seq - 1:
-                        raise Rewound(state.incarnation, state.lost_head)
+    @property
+    def next_seq(self) -> int:
+        """Of the first event that is not shown yet."""
+        return self._reader.next_seq
 
-    async def _show_events(self) -> Event | None:
-        while events := await self._log.read(self.next_seq, PAGE):
-            for event in events:
-                self._deltas.saw(event)
-                self._viewer.event(event)
-                self.next_seq = event.seq + 1
-                if event.terminal:
-                    return event
+    async def until_closed(self, store: Store, notices: Notices) -> Event | None:
+        """Shows everything up to the terminal event, which it returns; None when that comes before the first to show.
+
+        Raises Gap, Rewound or StoreUnavailable. After the last two it may be called again, and goes on.
+        """
+        looks = self._reader.looks(store, notices=notices, poll_seconds=POLL_SECONDS)
+        async with aclosing(looks):
+            async for event in looks:
+                if event is not None:
+                    self._deltas.saw(event)
+                    self._viewer.event(event)
+                    if event.terminal:
+                        return event
+                elif self._viewer.wants_deltas:
+                    await self._show_deltas(store)
         return None
 
-    async def _show_deltas(self) -> None:
-        entries = await read_deltas(self._store, self._run, self._last_delta)
+    async def until_head(self, store: Store, notices: Notices) -> None:
+        """Shows what is there by now, and returns. Raises what `until_closed` raises."""
+        looks = self._reader.looks(store, notices=notices)
+        async with aclosing(looks):
+            async for event in looks:
+                if event is None:
+                    return
+                self._viewer.event(event)
+
+    async def _show_deltas(self, store: Store) -> None:
+        entries = await read_deltas(store, self._run, self._last_delta)
         if entries:
             self._last_delta = entries[-1][0]
         for delta in self._deltas.admit(delta for _, delta in entries):
