@@ -8,7 +8,7 @@ import uuid
 from towline import inbox
 from towline.cli import cluster, exits
 from towline.cli.sanitize import one_line, printable
-from towline.cli.target import Target, add_place_options, add_run_argument, target, through_changes
+from towline.cli.target import Target, add_place_options, add_run_argument, target, through_changes, unattended
 from towline.errors import Invalid, LogClosed
 from towline.events.event import RunRef
 from towline.settings import LocalSettings
@@ -124,11 +124,8 @@ def say_reply(run: RunRef, reply: inbox.Reply) -> int:
 
 def refuse_unattended(found: Target) -> None:
     """A prompt that nobody would ever read is not taken."""
-    if found.here is not None and found.here.open and not found.here.worked_on:
-        raise Invalid(
-            f"nobody works on the run {found.run.name} ({found.run.uid}): its `towline run` was killed; "
-            "start a new one with spec.continueFrom, which goes on from its history"
-        )
+    if found.here is not None and found.here.interrupted:
+        raise Invalid(unattended(found.run))
 
 
 def say_ended(run: RunRef, fault: LogClosed) -> int:

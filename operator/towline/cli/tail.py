@@ -5,11 +5,28 @@ import sys
 
 from towline.cli import exits
 from towline.cli.sink import viewer as viewer_for
-from towline.cli.target import Target, add_place_options, add_run_argument, prompt_command, target, through_changes
+from towline.cli.target import (
+    Target,
+    add_place_options,
+    add_run_argument,
+    prompt_command,
+    target,
+    through_changes,
+    unattended,
+)
 from towline.errors import Rewound
 from towline.events.notices import Notices
 from towline.local.watch import Viewer, Watch
 from towline.settings import LocalSettings
+
+EPILOG = """\
+exit codes:
+  0    everything was shown, however the run ended
+  1    the run has no end to wait for: its launcher was killed
+  2    wrong input: no such run; or a refusal of the cluster's
+  3    this machine cannot: the store, or the cluster's API server, does not answer; or the store has ended with the
+       launcher of a run that is not kept
+"""
 
 
 def seq(text: str) -> int:
@@ -26,6 +43,8 @@ def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
         help="show a run's events",
         description="Show the events of a run of this machine, at work or kept, or of a cluster's.\n"
         "With --json they are the log's own lines, byte for byte.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_argument(parser)
     parser.add_argument(
@@ -52,7 +71,11 @@ async def tail(arguments: argparse.Namespace, settings: LocalSettings) -> int:
 async def _show(arguments: argparse.Namespace, settings: LocalSettings, showing: "Showing") -> int:
     async with target(arguments, settings, verb="tail", patient=arguments.follow) as found:
         arguments.run = found.run.uid  # the same run, should the store be opened anew
-        await showing.show(found, follow=arguments.follow)
+        interrupted = found.here is not None and found.here.interrupted
+        await showing.show(found, follow=arguments.follow and not interrupted)
+        if arguments.follow and interrupted:
+            print(f"towline: interrupted: {unattended(found.run)}", file=sys.stderr)
+            return exits.FAILED
         return exits.OK
 
 

@@ -40,6 +40,11 @@ class Here:
         return self.holder is not None and self.holder.uid == self.run.uid
 
     @property
+    @property
+    def interrupted(self) -> bool:
+        """Whether it has no outcome yet, and nobody who brings it there: its launcher was killed."""
+        return self.open and not self.worked_on
+
     def asleep(self) -> bool:
         """Whether it waits for a prompt without a harness."""
         return self.worked_on and self.holder is not None and self.holder.asleep and self.open

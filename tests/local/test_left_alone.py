@@ -1,0 +1,60 @@
+"""What those who read a run or speak to it are told when its launcher is killed, or its store is away."""
+
+import signal
+from pathlib import Path
+
+from tests.local.command import Finished, Running, Towline, agent_run, says, script, template
+
+INTERRUPTED = "towline: interrupted: nobody works on the run demo ("
+
+
+def talks(towline: Towline, *answers: str, words: int = 0, **spec: object) -> Path:
+    """A run that waits for prompts; `words` makes its second answer a long one, of 50 words a second."""
+    steps = [says("One."), says("word " * words, chunkMilliseconds=20) if words else says("Two."), *map(says, answers)]
+    return towline.write("run.yaml", agent_run(interactive=True, **spec), template(), script(*steps))
+
+
+def waiting(towline: Towline, *options: str, words: int = 0) -> Running:
+    """One that waits for its first prompt."""
+    running = towline.start("run", talks(towline, words=words), "--json", *options)
+    running.until("turn.waiting")
+    return running
+
+
+def killed(running: Running) -> Finished:
+    running.signal(signal.SIGKILL)
+    return running.finish()
+
+
+def assert_told_by_us(finished: Finished) -> None:
+    assert all(line.startswith("towline: ") for line in finished.err.splitlines()), finished.err
+
+
+def test_a_follower_of_a_killed_launcher_shows_what_there_is_says_so_and_makes_way(towline: Towline) -> None:
+    running = waiting(towline, "--keep")
+    follower = towline.start("tail", "demo", "-f", "--json")
+    follower.until("turn.waiting")
+
+    left = killed(running)
+
+    finished = follower.finish()
+    assert (finished.code, finished.out) == (1, left.out)
+    assert INTERRUPTED in finished.err
+    assert "spec.continueFrom" in finished.err
+    assert "towline cancel" in finished.err
+    assert_told_by_us(finished)
+    again = towline.write(
+        "next.yaml", agent_run("next", continueFrom={"name": "demo"}), template(), script(says("On."))
+    )
+    assert towline("run", again, "--keep").code == 0
+
+
+def test_an_interrupted_run_is_shown_and_not_waited_for(towline: Towline) -> None:
+    left = killed(waiting(towline, "--keep"))
+
+    following = towline("tail", "demo", "-f", "--json")
+    looking = towline("tail", "demo", "--json")
+
+    assert (following.code, following.out) == (1, left.out)
+    assert following.err.startswith(INTERRUPTED)
+    assert (looking.code, looking.out, looking.err) == (0, left.out, "")
