@@ -166,3 +166,10 @@ def test_a_kubeconfig_that_is_none_is_named(towline: Towline, text: bytes) -> No
 
 def test_a_kubeconfig_that_cannot_be_read_is_named(towline: Towline) -> None:
     assert f"kubeconfig {towline.home}: " in refused(towline, "ls", "--kubeconfig", towline.home)
+
+
+def test_a_prompt_that_stdin_does_not_have_is_refused(towline: Towline) -> None:
+    assert_refused(no_text := towline("prompt", "x", "-", stdin=b"\xff\xfe"), 2)
+    assert "the prompt on stdin is no text in utf-8" in no_text.err
+    towline.wrapper = ("/bin/sh", "-c", 'exec "$@" <&-', "sh")
+    assert "stdin, which is closed" in refused(towline, "prompt", "x", "-")

@@ -3,6 +3,8 @@
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.local.command import Finished, Running, Towline, agent_run, says, script, template
 
 INTERRUPTED = "towline: interrupted: nobody works on the run demo ("
@@ -58,3 +60,49 @@ def test_an_interrupted_run_is_shown_and_not_waited_for(towline: Towline) -> Non
     assert (following.code, following.out) == (1, left.out)
     assert following.err.startswith(INTERRUPTED)
     assert (looking.code, looking.out, looking.err) == (0, left.out, "")
+
+
+def test_who_waits_for_an_answer_of_a_killed_launcher_that_kept_nothing_is_told_that_it_is_gone(
+    towline: Towline,
+) -> None:
+    running = waiting(towline, words=3000)
+    prompting = towline.start("prompt", "demo", "Well?", "--wait")
+    following = towline.start("tail", "demo", "-f", "--json")
+    running.until("user.message")
+    following.until("user.message")
+
+    killed(running)
+
+    for each in (prompting, following):
+        finished = each.finish()
+        assert finished.code == 3
+        assert finished.err == "towline: the launcher of the run has ended, and its store with it\n"
+
+
+@pytest.mark.parametrize("seconds", ["0.001", "1"])
+def test_a_prompt_that_did_not_arrive_in_time_is_not_said_to_be_there(towline: Towline, seconds: str) -> None:
+    running = waiting(towline)
+
+    with towline.held("valkey-server"):
+        prompted = towline("prompt", "demo", "Well?", "--wait", "--timeout", seconds, "--key", "it's mine")
+
+    assert prompted.code == 124
+    assert prompted.err == (
+        f"towline: no answer within {seconds} s; the prompt may not have arrived: again, with --key "
+        "'it'\"'\"'s mine', is harmless\n"
+    )
+    again = towline("prompt", "demo", "Well?", "--wait", "--key", "it's mine")
+    assert (again.code, again.out) == (0, b"Two.\n")
+    running.signal(signal.SIGINT)
+    assert len(running.finish().each("user.message")) == 2
+
+
+def test_a_prompt_that_is_in_the_inbox_is_said_to_be_there(towline: Towline) -> None:
+    running = waiting(towline)
+
+    with towline.held():
+        prompted = towline("prompt", "demo", "Well?", "--wait", "--timeout", "3")
+
+    assert (prompted.code, prompted.err) == (124, "towline: no answer within 3 s; the prompt stays in the inbox\n")
+    running.signal(signal.SIGINT)
+    running.finish()

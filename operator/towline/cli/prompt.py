@@ -2,8 +2,11 @@
 
 import argparse
 import asyncio
+import io
+import shlex
 import sys
 import uuid
+from dataclasses import dataclass
 
 from towline import inbox
 from towline.cli import cluster, exits
@@ -20,9 +23,10 @@ in order, each in a turn of its own. A prompt is answered, or refused: never tak
 exit codes:
   0    the prompt is in the run's inbox; with --wait, it was answered
   1    the run has ended; with --wait, also when the answer was broken off
-  2    wrong input: no such run, a prompt that is too long, a key that another prompt has
-  3    this machine cannot: the store does not answer
-  124  no answer within --timeout; the prompt stays in the inbox
+  2    wrong input: no such run, a prompt that is too long, a key that another prompt has; or a refusal of the cluster's
+  3    this machine cannot: the store, or the cluster's API server, does not answer
+  124  no answer within --timeout. The prompt stays in the inbox; or it may not have arrived, which is said, with the
+       --key that makes a repeat harmless
 """
 
 
@@ -70,28 +74,55 @@ def seconds(text: str) -> float:
 
 
 async def prompt(arguments: argparse.Namespace, settings: LocalSettings) -> int:
-    text = sys.stdin.read() if arguments.text == "-" else arguments.text
+    text = _from_stdin() if arguments.text == "-" else arguments.text
     if not text.strip():
         raise Invalid("the prompt is empty; expected some words")
     if arguments.key is not None and not arguments.key:
         raise Invalid("--key is empty; expected any other text, the same for a repeat of the same prompt")
     if arguments.timeout is not None and not arguments.wait:
         raise Invalid("--timeout goes with --wait")
-    arguments.key = arguments.key or uuid.uuid4().hex
+    sending = Sending(text, arguments.key or uuid.uuid4().hex, arguments.delivery)
     try:
         async with asyncio.timeout(arguments.timeout):
             # Begun again with the same key, it is the same prompt.
-            return await through_changes(lambda: _prompt(arguments, settings, text), lambda: 0)
+            return await through_changes(lambda: _prompt(arguments, settings, sending), lambda: int(sending.arrived))
     except TimeoutError:
-        print(f"towline: no answer within {arguments.timeout:g} s; the prompt stays in the inbox", file=sys.stderr)
+        print(f"towline: no answer within {arguments.timeout:g} s; {sending.whereabouts}", file=sys.stderr)
         return exits.NO_REPLY
 
 
-async def _prompt(arguments: argparse.Namespace, settings: LocalSettings, text: str) -> int:
+def _from_stdin() -> str:
+    if sys.stdin is None:  # closed by whoever started us
+        raise Invalid("the prompt is to come from stdin, which is closed")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="strict")  # in a plain locale Python would let anything pass
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as fault:
+        raise Invalid(f"the prompt on stdin is no text in {fault.encoding}: {fault.reason}") from None
+
+
+@dataclass(slots=True)
+class Sending:
+    """A prompt on its way; `arrived` once it is known to be in the inbox."""
+
+    text: str
+    key: str
+    delivery: str
+    arrived: bool = False
+
+    @property
+    def whereabouts(self) -> str:
+        if self.arrived:
+            return "the prompt stays in the inbox"
+        return f"the prompt may not have arrived: again, with --key {shlex.quote(self.key)}, is harmless"
+
+
+async def _prompt(arguments: argparse.Namespace, settings: LocalSettings, sending: Sending) -> int:
     async with target(arguments, settings, verb="prompt", alive=True) as found:
         arguments.run = found.run.uid
         try:
-            posted = await _post(found, text, arguments)
+            posted = await _post(found, sending)
         except LogClosed as fault:
             code = say_ended(found.run, fault)
             print("towline: a new run with spec.continueFrom goes on from its history", file=sys.stderr)
@@ -105,9 +136,11 @@ async def _prompt(arguments: argparse.Namespace, settings: LocalSettings, text: 
         return say_reply(found.run, await inbox.wait_for_reply(found.store, found.run, posted.id))
 
 
-async def _post(found: Target, text: str, arguments: argparse.Namespace) -> inbox.Prompt:
+async def _post(found: Target, sending: Sending) -> inbox.Prompt:
     refuse_unattended(found)
-    return await inbox.post(found.store, found.run, text, key=arguments.key, delivery=arguments.delivery)
+    posted = await inbox.post(found.store, found.run, sending.text, key=sending.key, delivery=sending.delivery)
+    sending.arrived = True
+    return posted
 
 
 def say_reply(run: RunRef, reply: inbox.Reply) -> int:
