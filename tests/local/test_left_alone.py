@@ -1,5 +1,6 @@
 """What those who read a run or speak to it are told when its launcher is killed, or its store is away."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -77,6 +78,29 @@ def test_who_waits_for_an_answer_of_a_killed_launcher_that_kept_nothing_is_told_
         finished = each.finish()
         assert finished.code == 3
         assert finished.err == "towline: the launcher of the run has ended, and its store with it\n"
+
+
+def test_a_killed_store_puts_no_line_of_the_library_before_a_person(towline: Towline) -> None:
+    running = waiting(towline)
+    follower = towline.start("tail", "demo", "-f", "--json")
+    follower.until("turn.waiting")
+
+    os.kill(towline.process("valkey-server"), signal.SIGKILL)
+    towline.process("valkey-server")  # the launcher has started another
+    towline_prompted(towline)
+    for each in (running, follower):
+        each.until("turn.waiting")
+    assert towline("cancel", "demo").code == 0
+
+    shown, followed = running.finish(), follower.finish()
+    assert_told_by_us(shown)
+    assert_told_by_us(followed)
+    assert shown.out == followed.out
+
+
+def towline_prompted(towline: Towline) -> None:
+    while towline("prompt", "demo", "Well?", "--key", "k").code != 0:
+        pass
 
 
 @pytest.mark.parametrize("seconds", ["0.001", "1"])

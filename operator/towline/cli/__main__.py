@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from towline import __version__
-from towline.cli import cancel, exits, ls, prompt, run, tail
+from towline.cli import cancel, diagnostics, exits, ls, prompt, run, tail
 from towline.cli.sanitize import printable
 from towline.errors import Invalid, StoreUnavailable, TowlineError
 from towline.local.faults import MachineCannot, StoreInUse
@@ -35,6 +35,7 @@ def main(words: Sequence[str] | None = None) -> int:
     _prepare_streams()
     arguments = parser().parse_args(words)
     try:
+    diagnostics.configure(verbose=getattr(arguments, "verbose", False))
         code: int = asyncio.run(arguments.verb(arguments, read(LocalSettings)))
         sys.stdout.flush()
         return code
