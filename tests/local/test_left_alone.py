@@ -63,6 +63,20 @@ def test_an_interrupted_run_is_shown_and_not_waited_for(towline: Towline) -> Non
     assert (looking.code, looking.out, looking.err) == (0, left.out, "")
 
 
+def test_who_waits_for_an_answer_of_a_killed_launcher_is_told_how_to_go_on(towline: Towline) -> None:
+    running = waiting(towline, "--keep", words=3000)
+    prompting = towline.start("prompt", "demo", "Well?", "--wait")
+    running.until("user.message")
+
+    killed(running)
+
+    finished = prompting.finish()
+    assert (finished.code, finished.out) == (2, b"")
+    assert finished.err.startswith("towline: nobody works on the run demo (")
+    assert "spec.continueFrom" in finished.err
+    assert_told_by_us(finished)
+
+
 def test_who_waits_for_an_answer_of_a_killed_launcher_that_kept_nothing_is_told_that_it_is_gone(
     towline: Towline,
 ) -> None:
@@ -96,6 +110,24 @@ def test_a_killed_store_puts_no_line_of_the_library_before_a_person(towline: Tow
     assert_told_by_us(shown)
     assert_told_by_us(followed)
     assert shown.out == followed.out
+
+
+def test_a_launcher_whose_store_is_slow_to_come_back_is_not_said_to_have_ended(towline: Towline) -> None:
+    running = waiting(towline)
+    follower = towline.start("tail", "demo", "-f", "--json")
+    follower.until("turn.waiting")
+
+    with towline.held("towline.cli run"):
+        os.kill(towline.process("valkey-server"), signal.SIGKILL)
+        lost = towline("tail", "demo", "-f")
+        assert (lost.code, lost.out) == (3, b"")
+        assert "the store of a run at work here does not answer" in lost.err
+    towline_prompted(towline)
+
+    for each in (running, follower):
+        each.until("turn.waiting")
+    assert towline("cancel", "demo").code == 0
+    assert running.finish().out == follower.finish().out
 
 
 def towline_prompted(towline: Towline) -> None:

@@ -19,10 +19,11 @@ from towline.api.conditions import TERMINAL_PHASES
 from towline.api.fields import nearest
 from towline.cli.sanitize import one_line
 from towline.cli.store_option import at_home
-from towline.errors import Invalid, TowlineError
+from towline.errors import Invalid, StoreUnavailable
 from towline.events.event import RunRef
 from towline.events.log import EventLog
 from towline.events.store import Store
+from towline.kube.errors import Refused
 from towline.settings import LocalSettings
 
 if TYPE_CHECKING:
@@ -198,13 +199,17 @@ async def _store_url(where: Place, kube: "Kube") -> AsyncIterator[str]:
     try:
         secret = await kube.get(SECRET, where.system_namespace, STORE_SECRET)
         pods = await kube.list(POD, where.system_namespace, labels=STORE_ROLE)
-    except TowlineError as fault:
+    except Refused as fault:
         raise Invalid(
             f"the event store of {where.system_namespace} cannot be found: {fault}; use --redis-url"
         ) from None
+    if secret is None:
+        raise Invalid(f"namespace {where.system_namespace} has no event store of its own; use --redis-url")
     running = [pod["metadata"]["name"] for pod in pods if pod.get("status", {}).get("phase") == "Running"]
-    if secret is None or not running:
-        raise Invalid(f"namespace {where.system_namespace} has no event store that runs; use --redis-url")
+    if not running:  # its pod is being replaced, perhaps
+        raise StoreUnavailable(
+            f"the event store of namespace {where.system_namespace} does not run; or use --redis-url"
+        )
     inside = b64decode(secret["data"]["url"]).decode()
     async with forwarded(kube.api, where.system_namespace, running[0], STORE_PORT) as port:
         yield at_port(inside, port)

@@ -36,7 +36,8 @@ async def ls(arguments: argparse.Namespace, settings: LocalSettings) -> int:
         await _ls_cluster(where, as_lines=arguments.json)
         return 0
     path = store_path(arguments, settings)
-    async with runs_here(path, verb="ls", unkept=arguments.store is None) as runs:
+    async with runs_here(path, verb="ls", unkept=arguments.store is None) as here:
+        runs = here.runs
         rows = [row(each, utc_now()) for each in runs]
         lines = [json.dumps(as_json(each), ensure_ascii=False) for each in runs]
     if not runs:

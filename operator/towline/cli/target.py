@@ -4,7 +4,9 @@ Shared by the verbs that speak of one run: `tail`, `prompt`, `cancel`.
 """
 
 import argparse
+import asyncio
 import shlex
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,16 +14,21 @@ from typing import TypeVar
 
 from towline.cli import cluster
 from towline.cli.store_option import add_store_option, store_path
-from towline.errors import Invalid, StoreUnavailable
+from towline.errors import StoreUnavailable
 from towline.events.event import RunRef
 from towline.events.store import Store
-from towline.local.faults import MachineCannot
+from towline.kube.errors import Unreachable
+from towline.local.faults import MachineCannot, NoSuchRun
 from towline.local.here import Here, run_here
 from towline.settings import LocalSettings
 
 T = TypeVar("T")
 
-REOPENINGS = 5  # in a row, without getting further: then the store is broken, not changing hands
+PAUSES_SECONDS = (0.2, 1.0, 2.0, 4.0, 8.0)
+"""Before each reopening in a row that gets no further. A store that changes hands on this machine is back at once, one
+whose pod is replaced in some ten seconds; after the last pause it is broken."""
+SETTLED_SECONDS = 60.0  # whoever had the store for so long lost it anew, though the run was quiet
+FIRST_REOPENINGS = 2  # for a store that has never answered: it may just be changing hands, but hardly more
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +98,34 @@ async def target(
         yield Target(here.store, here.run, here)
 
 
-async def through_changes(work: Callable[[], Awaitable[T]], progress: Callable[[], int]) -> T:
-    """What `work` returns; it is begun again when the store changed hands meanwhile: who served it has ended.
+async def through_changes(
+    work: Callable[[], Awaitable[T]],
+    progress: Callable[[], int],
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> T:
+    """What `work` returns; it is begun again when the store went away meanwhile: who served it has ended or moved.
 
-    `progress` rises whenever `work` gets further.
+    `progress` rises whenever `work` gets further. Raises what `work` raises, of StoreUnavailable the last one.
     """
-    reopenings, lost = 0, False
+    start, reopenings, lost = progress(), 0, False
     while True:
-        before = progress()
+        before, began = progress(), clock()
         try:
             return await work()
         except StoreUnavailable:
             lost = True
-            reopenings = 1 if progress() > before else reopenings + 1
-            if reopenings > REOPENINGS:
+            if progress() > before or clock() - began > SETTLED_SECONDS:
+                reopenings = 0
+            if reopenings == (len(PAUSES_SECONDS) if progress() > start else FIRST_REOPENINGS):
                 raise
-        except Invalid as fault:
+        except Unreachable:  # the API server, by which the store is found
+            if not lost or reopenings == len(PAUSES_SECONDS):
+                raise
+        except NoSuchRun as fault:
             if lost:
                 raise MachineCannot("the launcher of the run has ended, and its store with it") from fault
             raise
+        await sleep(PAUSES_SECONDS[reopenings])
+        reopenings += 1

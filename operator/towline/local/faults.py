@@ -1,12 +1,16 @@
-"""What can go wrong on a laptop that is neither the user's input nor the run: the machine, or a store in use."""
+"""What can go wrong on a laptop and is not the run's doing: the machine, a store in use, a run that is not there."""
 
 from pathlib import Path
 
-from towline.errors import TowlineError
+from towline.errors import Invalid, TowlineError
 
 
 class MachineCannot(TowlineError):
     """This machine lacks something towline needs, or something of ours did not start; the text says what to do."""
+
+
+class NoSuchRun(Invalid):
+    """What was named is no run of this machine: never was, or vanished with the launcher that kept nothing."""
 
 
 class StoreInUse(TowlineError):

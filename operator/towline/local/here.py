@@ -9,9 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from towline.errors import Invalid
+from towline.errors import Invalid, StoreUnavailable
 from towline.events.event import RunRef
 from towline.events.store import Store
+from towline.local.faults import NoSuchRun
 from towline.local.index import Kept, find, kept_runs
 from towline.local.runtime import living
 from towline.local.store import Holder, exists, joined, opened
@@ -40,37 +41,61 @@ class Here:
         return self.holder is not None and self.holder.uid == self.run.uid
 
     @property
-    @property
     def interrupted(self) -> bool:
         """Whether it has no outcome yet, and nobody who brings it there: its launcher was killed."""
         return self.open and not self.worked_on
 
+    @property
     def asleep(self) -> bool:
         """Whether it waits for a prompt without a harness."""
         return self.worked_on and self.holder is not None and self.holder.asleep and self.open
 
 
+@dataclass(frozen=True, slots=True)
+class RunsHere:
+    """What a look at this machine found."""
+
+    runs: Sequence[Here]
+    """The oldest first."""
+    silent: bool
+    """Whether a launcher at work keeps nothing and its store does not answer: it starts it anew, or ends just now."""
+
+
 @asynccontextmanager
-async def runs_here(path: Path, *, verb: str, unkept: bool) -> AsyncIterator[list[Here]]:
-    """All of them, the oldest first; `unkept`: not only those of the store at `path`."""
+async def runs_here(path: Path, *, verb: str, unkept: bool) -> AsyncIterator[RunsHere]:
+    """All of them; `unkept`: not only those of the store at `path`."""
     async with AsyncExitStack() as stack:
         stores: list[tuple[Store, Holder | None]] = []
+        silent = False
         if unkept:
-            found = [await stack.enter_async_context(joined(runtime)) for runtime in living()]
-            stores += [each for each in found if each is not None]
+            for runtime in living():
+                store, holder = await stack.enter_async_context(joined(runtime))
+                if store is not None:
+                    stores.append((store, holder))
+                elif holder is not None:
+                    silent = True
         if exists(path):
             stores.append(await stack.enter_async_context(opened(path, verb=verb)))
         here = [Here(kept, store, holder) for store, holder in stores for kept in await kept_runs(store)]
-        yield sorted(here, key=lambda each: each.kept.age_key)
+        yield RunsHere(sorted(here, key=lambda each: each.kept.age_key), silent)
 
 
 @asynccontextmanager
 async def run_here(path: Path, wanted: str, *, verb: str, unkept: bool, alive: bool = False) -> AsyncIterator[Here]:
-    """The one that `wanted` means; `alive`: rather one that is worked on. Raises Invalid."""
-    async with runs_here(path, verb=verb, unkept=unkept) as runs:
-        if not runs:
-            raise Invalid(f"no run {wanted!r} here: none is at work, and none is kept in {path}")
-        yield _meant(runs, wanted) if alive else find(runs, wanted)
+    """The one that `wanted` means; `alive`: rather one that is worked on.
+
+    Raises NoSuchRun, or Invalid; StoreUnavailable while it may be in a store that does not answer.
+    """
+    async with runs_here(path, verb=verb, unkept=unkept) as here:
+        try:
+            if not here.runs:
+                raise NoSuchRun(f"no run {wanted!r} here: none is at work, and none is kept in {path}")
+            meant = _meant(here.runs, wanted) if alive else find(here.runs, wanted)
+        except NoSuchRun as fault:
+            if here.silent:
+                raise StoreUnavailable(f"the store of a run at work here does not answer, and else: {fault}") from None
+            raise
+        yield meant
 
 
 def _meant(runs: Sequence[Here], wanted: str) -> Here:

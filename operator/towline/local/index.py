@@ -13,6 +13,7 @@ from towline.errors import Gap, Invalid
 from towline.events.event import RunRef
 from towline.events.log import EventLog, RunState
 from towline.events.store import Store
+from towline.local.faults import NoSuchRun
 from towline.naming import META_PATTERN, run_of_meta_key
 
 SHORTEST_PREFIX = 4  # of a uid; less would often mean several runs
@@ -78,9 +79,9 @@ Found = TypeVar("Found", bound=Named)
 
 
 def find(runs: Sequence[Found], wanted: str) -> Found:
-    """The run that `wanted` means: a name (the latest run of it), a uid, or the beginning of one. Raises Invalid.
+    """The run that `wanted` means: a name (the latest run of it), a uid, or the beginning of one.
 
-    `runs` come oldest first.
+    Raises NoSuchRun, or Invalid when it is the beginning of several. `runs` come oldest first.
     """
     named = [kept for kept in runs if kept.run.name == wanted]
     if named:
@@ -94,5 +95,5 @@ def find(runs: Sequence[Found], wanted: str) -> Found:
             raise Invalid(f"{wanted!r} is the beginning of several runs: {uids}")
     names = list(dict.fromkeys(kept.run.name for kept in reversed(runs)))
     if (meant := nearest(wanted, names)) is not None:
-        raise Invalid(f"no run {wanted!r} here; did you mean {meant!r}?")
-    raise Invalid(f"no run {wanted!r} here; " + (f"there are: {', '.join(names)}" if names else "there is none"))
+        raise NoSuchRun(f"no run {wanted!r} here; did you mean {meant!r}?")
+    raise NoSuchRun(f"no run {wanted!r} here; " + (f"there are: {', '.join(names)}" if names else "there is none"))

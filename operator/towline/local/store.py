@@ -229,15 +229,16 @@ async def opened(path: Path, *, verb: str) -> AsyncIterator[tuple[Store, Holder 
 
 
 @asynccontextmanager
-async def joined(runtime: Path) -> AsyncIterator[tuple[Store, Holder] | None]:
-    """The store of a launcher at work that keeps nothing; None when it keeps one, or ends just now.
+async def joined(runtime: Path) -> AsyncIterator[tuple[Store | None, Holder | None]]:
+    """The store of a launcher at work that keeps nothing, and its holder.
 
-    The launcher's end waits a moment for whoever is in here, so that a follower sees the run's last event.
+    Without a holder it keeps one, or has ended; with a holder alone, its store does not answer now. The launcher's end
+    waits a moment for whoever is in here, so that a follower sees the run's last event.
     """
     holder = recorded_holder(Folder(runtime / UNKEPT))
     store = await _answering(holder)
-    if holder is None or store is None:
-        yield None
+    if store is None:
+        yield None, holder
         return
     try:
         with _reading(runtime):

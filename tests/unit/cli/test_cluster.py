@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.cluster_api import serving
 from towline.cli import cluster, tail
 from towline.cli.__main__ import main, parser
 from towline.cli.cluster import Place
 from towline.cli.target import prompt_command
-from towline.errors import Invalid
+from towline.errors import Invalid, StoreUnavailable
 from towline.settings import LocalSettings
 
 SETTINGS = LocalSettings(kubeconfig=Path("/home/me/config"))
@@ -100,3 +101,17 @@ def test_without_the_packages_for_a_cluster_the_missing_extra_is_named(monkeypat
 def test_a_kubeconfig_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "--kubeconfig", "/no/such/file"]) == 2
     assert "/no/such/file" in capsys.readouterr().err
+
+
+async def test_a_bundled_store_whose_pod_is_away_is_a_store_that_does_not_answer_now(tmp_path: Path) -> None:
+    async with serving(tmp_path) as api:
+        api.has("chat")
+        place = Place(api.kubeconfig, None, None, "towline-system", None)
+        with pytest.raises(StoreUnavailable, match="the event store of namespace towline-system does not run"):
+            async with cluster.found(place, "chat"):
+                pass
+
+        api.has_store = False
+        with pytest.raises(Invalid, match="has no event store of its own; use --redis-url"):
+            async with cluster.found(place, "chat"):
+                pass
