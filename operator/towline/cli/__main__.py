@@ -14,6 +14,7 @@ from towline import __version__
 from towline.cli import cancel, diagnostics, exits, ls, prompt, run, tail
 from towline.cli.sanitize import printable
 from towline.errors import Invalid, StoreUnavailable, TowlineError
+from towline.kube.errors import Refused, TooMany, Unreachable
 from towline.local.faults import MachineCannot, StoreInUse
 from towline.settings import LocalSettings, read
 
@@ -34,8 +35,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the verb named on the command line; returns the exit code."""
     _prepare_streams()
     arguments = parser().parse_args(words)
-    try:
     diagnostics.configure(verbose=getattr(arguments, "verbose", False))
+    try:
         code: int = asyncio.run(arguments.verb(arguments, read(LocalSettings)))
         sys.stdout.flush()
         return code
@@ -43,6 +44,10 @@ def main(words: Sequence[str] | None = None) -> int:
         return _say(fault.problems, exits.USAGE)
     except (MachineCannot, StoreInUse, StoreUnavailable) as fault:
         return _say([str(fault)], exits.MACHINE)
+    except (Unreachable, TooMany) as fault:
+        return _say([f"the API server of the cluster: {fault}"], exits.MACHINE)
+    except Refused as fault:
+        return _say([f"the API server of the cluster: {fault}"], exits.USAGE)
     except TowlineError as fault:
         return _say([str(fault)], exits.FAILED)
     except BrokenPipeError:

@@ -23,8 +23,8 @@ verb asks and returns; the run's one last event follows within seconds.
 exit codes:
   0    the run is being cancelled
   1    it had ended already
-  2    wrong input: no such run
-  3    this machine cannot: the store does not answer
+  2    wrong input: no such run; or a refusal of the cluster's
+  3    this machine cannot: the store, or the cluster's API server, does not answer
 """
 
 

@@ -3,11 +3,15 @@
 import argparse
 import asyncio
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.cluster_api import serving
+from tests.unit.cli.cluster_api import serving, write_kubeconfig
 from towline.cli import cluster, tail
 from towline.cli.__main__ import main, parser
 from towline.cli.cluster import Place
@@ -101,6 +105,60 @@ def test_without_the_packages_for_a_cluster_the_missing_extra_is_named(monkeypat
 def test_a_kubeconfig_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "--kubeconfig", "/no/such/file"]) == 2
     assert "/no/such/file" in capsys.readouterr().err
+
+
+@contextmanager
+def answering(status: int) -> Iterator[str]:
+    """The address of an API server that has one answer to everything."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b'{"reason": "Word", "message": "and why"}'
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+VERBS = [["ls"], ["tail", "x", "-f"], ["prompt", "x", "Hello?"], ["cancel", "x"]]
+
+
+@pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
+@pytest.mark.parametrize(("status", "code"), [(429, 3), (500, 3), (401, 3), (403, 2), (422, 2)])
+def test_the_exit_code_tells_an_api_server_that_cannot_now_from_one_that_refuses(
+    tmp_path: Path, words: list[str], status: int, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with answering(status) as server:
+        write_kubeconfig(tmp_path / "config", server)
+        assert main([*words, "--kubeconfig", str(tmp_path / "config")]) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("towline: the API server of the cluster: ")
+
+
+@pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
+def test_an_api_server_that_does_not_answer_is_no_end_of_a_run(
+    tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with answering(200) as server:
+        write_kubeconfig(tmp_path / "config", server)
+
+    assert main([*words, "--kubeconfig", str(tmp_path / "config")]) == 3
+
+    assert capfd.readouterr().err.startswith("towline: the API server of the cluster: ")
 
 
 async def test_a_bundled_store_whose_pod_is_away_is_a_store_that_does_not_answer_now(tmp_path: Path) -> None:
