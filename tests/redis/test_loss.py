@@ -719,6 +719,23 @@ async def test_a_viewer_that_comes_back_is_told_of_a_loss_that_no_writer_knows_o
     assert rewound.value.head == 2
 
 
+async def test_a_reader_that_knows_its_incarnation_is_told_of_a_loss_though_the_log_is_long_again(
+    store, run, harness, said, replica
+):
+    appender = harness()
+    await appender.append([said("kept")])
+    await replica.take()
+    await appender.append([said("lost 1"), said("lost 2")])
+    await replica.promote()
+    await appender.append([said("next")])
+
+    with pytest.raises(Rewound) as rewound:
+        await anext(follow(store, run, 4, incarnation=1))
+
+    assert (rewound.value.incarnation, rewound.value.head) == (2, 1)
+    assert (await anext(follow(store, run, 4, incarnation=2))).seq == 4
+
+
 async def test_a_follower_that_was_told_of_a_loss_goes_on_behind_what_survived(store, run, harness, said, replica):
     appender, reader = harness(), Follower(run)
     await appender.append([said("kept")])
