@@ -362,3 +362,16 @@ async def test_a_seq_beyond_the_last_event_of_the_source_is_refused(stage: Stage
 
     told = await run.until_condition("Accepted", "False", "InvalidSpec")
     assert told["message"].startswith("spec.continueFrom.seq is 99; expected at most ")
+
+
+async def test_a_seq_before_the_first_kept_event_of_the_source_is_refused(stage: Stage) -> None:
+    await stage.started()
+    source = await working(stage, "source")
+    await source.completes()
+    assert await runs.trim(stage.store, source.ref, 3, above=0) == 2
+
+    run = await stage.run("next", continueFrom={"name": "source", "seq": 2})
+
+    told = await run.until_condition("Accepted", "False", "InvalidSpec")
+    expected = 'expected at least 3, the first event of "source" that is kept'
+    assert told["message"] == f"spec.continueFrom.seq is 2; {expected}"

@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.local.command import Towline, agent_run, calls, says, script, template
+from towline.events import runs
+from towline.events.event import RunRef
+from towline.local.store import opened
 
 
 def successor(towline: Towline, **source: Any) -> Path:
@@ -56,6 +59,20 @@ def test_a_run_goes_on_from_the_event_that_is_named(towline: Towline) -> None:
     assert whole.only("run.completed")["result"]["text"] == "I am Ada. And I?"
     kept = [message for message in whole.only("context.compacted")["kept"] if "I am Bob." in str(message)]
     assert kept
+
+
+async def test_an_event_that_is_no_longer_kept_is_refused_by_the_first_that_is(towline: Towline) -> None:
+    path = towline.write("first.yaml", agent_run("first"), template(), script(says("One.")))
+    first = towline("run", path, "--json", "--keep")
+    run = first.events[0]["run"]
+    async with opened(towline.store, verb="test") as (store, _):
+        assert await runs.trim(store, RunRef(run["namespace"], run["uid"]), 5, above=0) == 4
+
+    refused = towline("run", successor(towline, seq=4), "--keep")
+
+    assert refused.code == 2
+    what = "AgentRun/next: spec.continueFrom: seq is 4"
+    assert refused.err == f"towline: {what}; expected at least 5, the first event of first that is kept\n"
 
 
 def test_what_cannot_be_continued_is_named(towline: Towline) -> None:

@@ -84,12 +84,16 @@ async def _source(kube: Kube, store: Store, asked: AgentRun, metadata: Object) -
         message = f'spec.continueFrom.name is "{wanted.name}"; expected {other}an AgentRun that exists in {namespace}'
         raise Missing("SourceNotFound", message)
     uid: str = found["metadata"]["uid"]
-    head = (await EventLog(store, RunRef(namespace, uid, wanted.name)).state()).head
-    if head == 0:
+    event_log = EventLog(store, RunRef(namespace, uid, wanted.name))
+    head, first = (await event_log.state()).head, await event_log.first_kept()
+    if head == 0 or first is None:
         raise Missing("SourceNotFound", f'spec.continueFrom.name is "{wanted.name}", of which there is no history')
     if wanted.seq is not None and wanted.seq > head:
         last = f'at most {head}, the last event of "{wanted.name}"'
         raise Missing("InvalidSpec", f"spec.continueFrom.seq is {wanted.seq}; expected {last}")
+    if wanted.seq is not None and wanted.seq < first:
+        kept = f'at least {first}, the first event of "{wanted.name}" that is kept'
+        raise Missing("InvalidSpec", f"spec.continueFrom.seq is {wanted.seq}; expected {kept}")
     return uid
 
 

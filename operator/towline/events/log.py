@@ -106,7 +106,7 @@ class EventLog:
             )
             if head >= from_seq:
                 # Between our two reads a writer may have appended; only an entry that is still missing was trimmed.
-                first = await self._first_kept()
+                first = await self.first_kept()
                 if first is None or first > from_seq:
                     raise Gap(from_seq, first or head + 1)
                 return [], True
@@ -141,7 +141,7 @@ class EventLog:
         there = {int(entry_id[:-2]): fields[b"id"].decode() for entry_id, fields in entries}
         missing = [seq for seq in range(first, last + 1) if seq not in there]
         if missing:
-            kept = await self._first_kept() or (await self.state()).head + 1
+            kept = await self.first_kept() or (await self.state()).head + 1
             there |= {seq: TRIMMED if seq < kept else "" for seq in missing}
         return there
 
@@ -151,7 +151,8 @@ class EventLog:
         values = await self.store.call(lambda: self.store.client.execute_command("HMGET", key, *META_FIELDS))
         return state_of(values)
 
-    async def _first_kept(self) -> int | None:
+    async def first_kept(self) -> int | None:
+        """Seq of the first event that the log still has; None when it has none."""
         key = self.run.keys.log
         entries = await self.store.call(lambda: self.store.client.execute_command("XRANGE", key, "-", "+", "COUNT", 1))
         return int(entries[0][0][:-2]) if entries else None

@@ -62,23 +62,42 @@ def check(state: RunState, epoch: int) -> None:
 
 
 async def taken_over(store: Store, source: ContinueFrom) -> Fact:
-    """`context.compacted` for a run that begins with the history of another. Raises SourceGone."""
-    named = f"the history of run {source.namespace}/{source.uid}, which continueFrom names,"
+    """`context.compacted` for a run that begins with the history of another. Raises SourceGone.
+
+    Behind a gap, as of a trimmed beginning, a history begins with the next compaction: all before that is in it.
+    """
     event_log = EventLog(store, RunRef(source.namespace, source.uid))
-    history, seq = History(), 0
+    history, seq, behind_gap = History(), 0, 0
     while source.seq is None or seq < source.seq:
         wanted = 1000 if source.seq is None else min(1000, source.seq - seq)
         try:
             page = await event_log.read(seq + 1, wanted)
         except Gap as gap:
-            if seq:
-                raise SourceGone(f"{named} has a gap behind seq {seq}") from None
-            seq = gap.first_available - 1  # trimmed: what is kept begins with a compaction
+            behind_gap = gap.first_available
+            seq = behind_gap - 1
             continue
         if not page:
             break
         fold(page, history)
+        if any(event.type == "context.compacted" for event in page):
+            behind_gap = 0
         seq = page[-1].seq
-    if seq == 0 or (source.seq is not None and seq < source.seq):
-        raise SourceGone(f"{named} " + (f"ends at seq {seq}, before seq {source.seq}" if seq else "is gone"))
+    if fault := _fault_of_source(source.seq, seq, behind_gap):
+        raise SourceGone(f"the history of run {source.namespace}/{source.uid}, which continueFrom names, {fault}")
     return Fact("context.compacted", continued(history, {"uid": source.uid, "seq": seq}))
+
+
+def _fault_of_source(wanted: int | None, seq: int, behind_gap: int) -> str | None:
+    """Why what was read up to `seq` is no history; None when it is one.
+
+    `behind_gap` is the first event behind a gap which no compaction bridges; 0 when there is none.
+    """
+    if seq == 0:
+        return "is gone"
+    if wanted is not None and seq < wanted:
+        return f"ends at seq {seq}, before seq {wanted}"
+    if wanted is not None and wanted < behind_gap:
+        return f"is kept from seq {behind_gap} on, which is behind seq {wanted}"
+    if behind_gap:
+        return f"has a gap before seq {behind_gap}, and no context.compacted behind it to begin with"
+    return None

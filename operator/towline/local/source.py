@@ -7,13 +7,14 @@ from pathlib import Path
 
 from towline.api.agentrun import AgentRun
 from towline.errors import Invalid
+from towline.events.log import EventLog
 from towline.local.here import run_here
 
 
 async def source_uid(run: AgentRun, namespace: str, store: Path | None) -> str | None:
     """The uid of the latest kept run of that name; None when `run` begins with no other's history.
 
-    `store` is where `run` itself will be kept. Raises Invalid when the source is not there, or not that long.
+    `store` is where `run` itself will be kept. Raises Invalid when the source is not there, or not up to there.
     """
     wanted = run.spec.continue_from
     if wanted is None:
@@ -27,6 +28,10 @@ async def source_uid(run: AgentRun, namespace: str, store: Path | None) -> str |
                 raise Invalid(f"{wanted.name} is in namespace {source.run.namespace}; expected one of {namespace}")
             if wanted.seq is not None and wanted.seq > source.kept.state.head:
                 raise Invalid(f"seq is {wanted.seq}; {wanted.name} has {source.kept.state.head} events")
+            first = await EventLog(source.store, source.run).first_kept()
+            if wanted.seq is not None and first is not None and wanted.seq < first:
+                expected = f"expected at least {first}, the first event of {wanted.name} that is kept"
+                raise Invalid(f"seq is {wanted.seq}; {expected}")
             return source.run.uid
     except Invalid as fault:
         raise Invalid(f"{what}: {fault}") from None
