@@ -4,6 +4,7 @@ Called by the CLI and the API (post, wait) and by the harness (read). Nothing is
 (`user.message`) tells which prompts were taken.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -22,6 +23,8 @@ without a running turn like queue. interrupt: the running turn ends at once, and
 MAX_CONTENT_BYTES = 256 * 1024
 """Four bytes for each of the 65,536 characters a prompt may have at most."""
 
+_PROMPT_ID = re.compile(r"[1-9][0-9]{0,15}-0")
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -36,7 +39,7 @@ class Prompt:
 
     @property
     def number(self) -> int:
-        return int(self.id.partition("-")[0])
+        return _number_of(self.id)
 
 
 async def post(
@@ -95,7 +98,7 @@ async def wait_for_reply(store: Store, run: RunRef, prompt_id: str, *, notices: 
     in the inbox.
     """
     posted = (await EventLog(store, run).state()).inbox_head
-    if prompt_id not in (f"{number}-0" for number in range(1, posted + 1)):
+    if _PROMPT_ID.fullmatch(prompt_id) is None or _number_of(prompt_id) > posted:
         raise Invalid(f"prompt {prompt_id}: not in the inbox of run {run.uid}")
     from_seq = 1
     while True:
@@ -114,6 +117,11 @@ async def _reply(store: Store, run: RunRef, prompt_id: str, from_seq: int, notic
     async for event in follow(store, run, from_seq, notices=notices):
         if event.type in ("turn.started", "user.message") and prompt_id in _prompts_of(event):
             turn, text = event.turn, ""
+        elif turn is None and event.type == "context.compacted" and _taken_before(event, prompt_id):
+            # We did not see it: its turn began before what is kept. Only of the running one is the end still to come.
+            if not event.payload["turn_open"] or prompt_id not in event.payload.get("turn_prompts", ()):
+                raise Gap(1, event.seq)
+            turn = event.payload["turn"]
         elif event.terminal:
             return Reply(text, "", event)
         elif turn is None or event.turn != turn:
@@ -129,6 +137,16 @@ async def _reply(store: Store, run: RunRef, prompt_id: str, from_seq: int, notic
 
 def _prompts_of(event: Event) -> list[str]:
     return event.payload["prompt_ids"] if event.type == "turn.started" else [event.payload["prompt_id"]]
+
+
+def _taken_before(compacted: Event, prompt_id: str) -> bool:
+    """Whether the prompt is among `consumed`: all up to the first number, and the others singly."""
+    upto, *singles = compacted.payload["consumed"]
+    return _number_of(prompt_id) <= upto or _number_of(prompt_id) in singles
+
+
+def _number_of(prompt_id: str) -> int:
+    return int(prompt_id.partition("-")[0])
 
 
 def _prompt(prompt_id: str, fields: Mapping[bytes, bytes]) -> Prompt:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from towline import inbox
-from towline.errors import Invalid, LogClosed, PromptsUnread
+from towline.errors import Gap, Invalid, LogClosed, PromptsUnread
 from towline.events import runs
 from towline.events.event import draft
 from towline.events.log import EventLog
@@ -199,9 +199,12 @@ async def test_the_waiter_of_a_run_that_ends_is_told_so(store, run, write, now):
     assert (reply.text, reply.stop_reason, reply.ended.type) == ("", "", "run.cancelled")
 
 
-async def test_a_prompt_that_nobody_posted_is_not_waited_for(store, run):
+@pytest.mark.parametrize("prompt_id", ["2-0", "0-0", "01-0", "1-00", "1", "-1-0", "\u0661-0", "1-0\n", ""])
+async def test_a_prompt_that_nobody_posted_is_not_waited_for(store, run, prompt_id):
+    await inbox.post(store, run, "Hi.", key="a")
+
     with pytest.raises(Invalid, match="not in the inbox"):
-        await inbox.wait_for_reply(store, run, "7-0")
+        await inbox.wait_for_reply(store, run, prompt_id)
 
 
 async def test_a_reply_is_found_in_a_log_whose_beginning_is_no_longer_kept(store, run, write):
@@ -211,3 +214,51 @@ async def test_a_reply_is_found_in_a_log_whose_beginning_is_no_longer_kept(store
 
     assert await runs.trim(store, run, 6, above=3) == 5
     assert await inbox.wait_for_reply(store, run, "1-0") == inbox.Reply("lately", "end_turn")
+
+
+def compacted(turn, *turn_prompts, consumed, turn_open=True):
+    state = {"turn": turn, "turn_open": turn_open, "turn_prompts": turn_prompts, "consumed": consumed}
+    return ("context.compacted", state)
+
+
+@pytest.mark.parametrize(
+    ("consumed", "turn_open"),
+    [([1], False), ([0, 1], False), ([2], True)],
+    ids=["between turns", "taken before an older one", "in the turn of another"],
+)
+async def test_a_reply_that_is_no_longer_kept_is_a_gap(store, run, write, consumed, turn_open):
+    for key in ("a", "b"):
+        await inbox.post(store, run, "Hi.", key=key)
+    await write(*taking("1-0"), saying("long ago"), DONE)
+    await write(compacted(2, "2-0", consumed=consumed, turn_open=turn_open), saying("to another"), DONE, turn=2)
+    await runs.trim(store, run, 6, above=0)
+
+    with pytest.raises(Gap) as gap:
+        async with asyncio.timeout(60):
+            await inbox.wait_for_reply(store, run, "1-0")
+
+    assert gap.value.first_available == 6
+
+
+async def test_of_a_turn_whose_beginning_is_no_longer_kept_the_end_is_waited_for(store, run, write):
+    await inbox.post(store, run, "Hi.", key="a")
+    await write(*taking("1-0"), saying("long ago"))
+    await write(compacted(1, "1-0", consumed=[1]), saying("lately"))
+    await runs.trim(store, run, 5, above=0)
+    waiting = asyncio.create_task(inbox.wait_for_reply(store, run, "1-0"))
+
+    await write(saying("at last"), DONE)
+
+    async with asyncio.timeout(60):
+        assert await waiting == inbox.Reply("at last", "end_turn")
+
+
+async def test_a_prompt_that_is_taken_after_the_first_event_that_is_kept_is_waited_for(store, run, write):
+    for key in ("a", "b"):
+        await inbox.post(store, run, "Hi.", key=key)
+    await write(*taking("1-0"))
+    await write(compacted(1, "1-0", consumed=[1]), saying("to the first"), DONE)
+    await runs.trim(store, run, 4, above=0)
+    await write(*taking("2-0"), saying("to the second"), DONE, turn=2)
+
+    assert await inbox.wait_for_reply(store, run, "2-0") == inbox.Reply("to the second", "end_turn")

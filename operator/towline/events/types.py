@@ -218,6 +218,8 @@ class ContextCompacted(TypedDict):
     turn_open: bool
     turn_at: int
     """Index in `kept` of the message that the turn started with."""
+    turn_prompts: NotRequired[list[str]]
+    """Ids of the prompts that the turn has taken; not in logs older than 0.1."""
     consumed: list[int]
     """The prompts taken: all up to the first number, and the others singly."""
     answers: int

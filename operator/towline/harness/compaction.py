@@ -120,6 +120,7 @@ def _data(
         "turn": history.turn,
         "turn_open": history.turn_open,
         "turn_at": turn_at,
+        "turn_prompts": list(history.turn_prompts),
         "consumed": history.consumed.as_list(),
         "answers": history.answers,
         "totals": asdict(totals),

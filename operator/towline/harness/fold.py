@@ -43,6 +43,8 @@ class History:
     turn_open: bool = False
     turn_at: int = 0
     """Index of the message that the last turn started with."""
+    turn_prompts: list[str] = field(default_factory=list)
+    """Ids of the prompts that the last turn started has taken."""
     consumed: Consumed = NOTHING_CONSUMED
     """The prompts that were taken."""
     open_calls: dict[str, ToolUse] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class History:
                 self.begun = True
                 self.turn = turn or self.turn + 1
                 self.turn_at = len(self.messages)
+                self.turn_prompts = []
                 self.waiting_since = ""
                 self.failed_attempts = 0
                 self.totals += Totals(turns=1)
@@ -117,6 +120,7 @@ class History:
         self.begun = True
         self._add(UserMessage(data["content"]))
         self.consumed = self.consumed.with_prompt(number_of(data["prompt_id"]))
+        self.turn_prompts.append(data["prompt_id"])
         self.totals += Totals(prompts=data["prompt_id"] != OWN_PROMPT_ID)
         self.turn_open = True
 
@@ -185,6 +189,7 @@ class History:
         self.messages += [message_from(message) for message in data["kept"]]
         self.characters = sum(characters(message) for message in self.messages)
         self.turn, self.turn_open = data["turn"], data["turn_open"]
+        self.turn_prompts = list(data.get("turn_prompts", ()))
         self.consumed = Consumed.from_list(data["consumed"])
         self.answers = data["answers"]
         self.totals = Totals(**{name: data["totals"].get(name, 0) for name in FIELDS})

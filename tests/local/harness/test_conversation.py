@@ -10,6 +10,8 @@ from tests.local.harness.conftest import harness_run, scripted, served
 from tests.local.harness.gateway import RESULT, result, serving, stream
 from towline import inbox
 from towline.api.snapshot import ScriptedStep
+from towline.errors import Gap
+from towline.events import runs
 from towline.events.log import EventLog
 from towline.exit_codes import HarnessExit
 from towline.testing.scripted_server import ScriptedServer
@@ -128,6 +130,24 @@ async def test_a_long_history_is_compacted_and_resumed_from_there(run):
     started = next(line for line in lines if line["event"] == "harness started")
     assert started["entries"] == before.head - before.compacted + 1 < before.head
     assert (await inbox.wait_for_reply(run.store, run.ref, prompt.id)).text == "Done."
+
+
+async def test_of_a_log_trimmed_at_a_compaction_the_replies_are_found_from_its_turn_on(run):
+    model = {**scripted(*[{"text": "word " * 200}] * 7), "context_tokens": 1000}
+    await run.create(model, interactive=True, idle_policy=SLEEPY)
+    for number in range(6):
+        await inbox.post(run.store, run.ref, f"Prompt {number}.", key=f"{number}")
+    assert (await run.work())[0] == HarnessExit.ASLEEP
+    last = (await state(run)).compacted
+    [compacted] = await EventLog(run.store, run.ref).read(last, 1)
+    [prompt_id] = compacted.payload["turn_prompts"]
+
+    await runs.trim(run.store, run.ref, last, above=0)
+
+    assert (await inbox.wait_for_reply(run.store, run.ref, prompt_id)).stop_reason == "end_turn"
+    with pytest.raises(Gap):
+        async with asyncio.timeout(60):
+            await inbox.wait_for_reply(run.store, run.ref, "1-0")
 
 
 async def test_a_run_continues_from_another_s_history_and_begins_its_own_counts(run, valkey_url, tmp_path):

@@ -46,6 +46,7 @@ async def test_in_the_middle_of_a_long_turn_the_beginning_is_summarised_and_the_
     [compacted] = sink.payloads("context.compacted")
     assert (compacted["reason"], compacted["summary"]) == ("budget", "What was done so far.")
     assert compacted["before_tokens"] > 800
+    assert (compacted["turn"], compacted["turn_open"], compacted["turn_prompts"]) == (1, True, ["0-0"])
     assert [message["role"] for message in compacted["kept"]] == ["user", "assistant"]
     asked, answered = model.requests[-2:]
     assert asked.purpose == "summary"
