@@ -176,7 +176,8 @@ class Plan:
     look_again: timedelta | None = None
 
     def do(self, *actions: Action) -> None:
-        self.actions += actions
+        """What two parts of the plan ask for is due once."""
+        self.actions += [action for action in actions if action not in self.actions]
 
     def later(self, delay: timedelta) -> None:
         """Look again after `delay` at the latest."""

@@ -446,3 +446,19 @@ def test_what_only_the_kubelet_knows_is_asked_of_the_pods_events() -> None:
 
     message = f"not started within 60 s; the events of pod {FIRST} say why"
     assert actions(world)[0] == MarkSandboxLost(FIRST, 1, "Failed", "StartTimeout", message)
+
+
+def test_a_pod_that_two_rules_put_away_is_deleted_once() -> None:
+    """The sleeper of the first epoch is stale, and the run is at rest."""
+    world = working()
+    world.ends(POD, HarnessExit.ASLEEP)
+    world.reconcile()
+    world.ends(NEXT, HarnessExit.STORE_AWAY)
+    world.reconcile()
+    world.ends(world.harness)
+    world.waits()
+
+    deleted = [action.name for action in world.plan().actions if isinstance(action, DeletePod)]
+
+    assert POD in deleted
+    assert len(deleted) == len(set(deleted))
