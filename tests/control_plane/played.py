@@ -181,6 +181,16 @@ class Played:
         failed = draft("run.failed", {"reason": reason, "message": message}, now=utc_now())
         await self.appender(epoch).finish(failed)
 
+    async def end_is_lost(self) -> None:
+        """As by a failover to a replica that had not heard of the last event yet."""
+        client, keys = self.stage.store.client, self.ref.keys
+        *left, _ = await client.xrange(keys.log)
+        await client.delete(keys.log)
+        for entry_id, fields in left:
+            await client.xadd(keys.log, fields, id=entry_id)
+        await client.hset(keys.meta, "head", str(len(left)))
+        await client.hdel(keys.meta, "closed", "terminal")
+
     async def busy(self, events: int, seconds: float, epoch: int = 1) -> None:
         """A stream of events, spread over a time."""
         log = self.appender(epoch)

@@ -6,7 +6,9 @@ import pytest
 
 from tests.control_plane.played import working
 from tests.control_plane.stage import Stage
+from towline import inbox
 from towline.api.agentrun_status import AgentRunStatus
+from towline.errors import LogClosed
 from towline.events import runs
 from towline.naming import FINALIZER, harness_pod_name
 
@@ -163,6 +165,41 @@ async def test_a_finished_run_goes_when_its_time_to_live_is_over(
     await stage.quiet(operator)
     told = [each for each in caplog.records if each.name.startswith("towline.") and each.levelno >= logging.WARNING]
     assert [each.getMessage() for each in told] == []
+
+
+async def test_an_end_that_the_store_lost_is_written_again_by_a_sweep(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("towline.controller.sweep.FINISHED_EVERY", 1)
+    operator = await stage.started(sweep_seconds=1)
+    run, other = await working(stage), await working(stage, "other")
+    await run.completes(text="42")
+    await run.ends(await run.harness())
+    await other.change(cancel=True, cancelReason="enough")
+    await other.ends(await other.harness(), 11)
+    for each in (run, other):
+        await each.until_settled()
+    await stage.quiet(operator)
+    before = await run.status()
+
+    for each in (run, other):
+        await each.end_is_lost()
+
+    async def ended() -> bool:
+        return (await run.state()).closed == "run.completed" and (await other.state()).closed == "run.cancelled"
+
+    await stage.until(ended, "the ends are there again")
+    told = (await run.log())[-1].payload
+    assert told["result"] == before["result"]
+    assert (told["turns"], told["usage"]["input_tokens"]) == (1, 12)
+    assert (await other.log())[-1].payload == {"reason": "enough"}
+    assert [kind for kind in await run.events() if kind.startswith("run.")] == ["run.started", "run.completed"]
+    with pytest.raises(LogClosed):
+        await inbox.post(stage.store, run.ref, "anybody there?", key="k1")
+    after = await run.status()
+    assert [after[name] for name in ("phase", "completionTime")] == [
+        before[name] for name in ("phase", "completionTime")
+    ]
 
 
 async def test_a_spec_of_300_kilobytes_runs_and_goes_like_any_other(stage: Stage) -> None:

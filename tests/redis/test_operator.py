@@ -11,7 +11,7 @@ from towline.events import calls, index, pods, runs, sandbox
 from towline.events.all_notices import Notice, all_notices
 from towline.events.appender import Appender
 from towline.events.event import Draft, RunRef, draft
-from towline.events.glance import glance, states
+from towline.events.glance import glance, open_logs, states
 from towline.events.store import Store
 from towline.events.totals import Totals
 from towline.naming import harness_pod_name
@@ -66,6 +66,16 @@ async def test_the_states_of_many_runs_come_in_their_order(store: Store, now: da
     await runs.create(store, many[1], b"{}", now=now)
 
     assert [each.name for each in await states(store, many)] == ["", "run-1", ""]
+
+
+async def test_of_many_runs_one_sees_which_have_no_end(store: Store, now: datetime) -> None:
+    tag = secrets.token_hex(4)
+    many = [RunRef(tag, f"{tag}{number}", f"run-{number}") for number in range(3)]
+    for one in many[:2]:
+        await runs.create(store, one, b"{}", now=now)
+    await runs.finish(store, many[0], 2, draft("run.cancelled", {"reason": "enough"}, now=now))
+
+    assert await open_logs(store, many) == [False, True, False], "of the last one the store knows nothing"
 
 
 async def test_a_glance_shows_whether_the_gateway_knows_the_harness(store: Store, run: RunRef, now: datetime) -> None:

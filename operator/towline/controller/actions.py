@@ -6,6 +6,7 @@ Each may be done twice with the effect of once, and in a list each relies on tho
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from towline.controller.seen import OutcomeKind
 from towline.kube.pod_status import Ended
@@ -79,8 +80,10 @@ class Finish:
 
     epoch: int
     kind: OutcomeKind
+    """Succeeded only when the log had said so before, and lost it."""
     reason: str
     message: str = ""
+    result: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ here. Read by `plan.py` and `status.py`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from towline.api.conditions import OUTCOMES
 from towline.clock import moment
-from towline.controller.seen import Observed, OutcomeKind
+from towline.controller.seen import Observed, OutcomeKind, RunSeen
 from towline.events.event import Event
 
 DEADLINE_EXCEEDED = "DeadlineExceeded"
@@ -40,6 +40,15 @@ def outcome(seen: Observed) -> Outcome | None:
     if seen.run.cancel and not seen.stored and (seen.history_lost or "resolved" not in seen.run.status):
         return Outcome(kind="Cancelled", reason="Cancelled", message=seen.run.cancel_reason, at=seen.now)
     return None
+
+
+def recorded(run: RunSeen) -> Outcome:
+    """The outcome that the status of a finished run has, which nothing changes."""
+    told = run.condition("Succeeded")
+    kind: Any = run.status["phase"]
+    at = moment(run.status.get("completionTime")) or datetime.min.replace(tzinfo=UTC)
+    reason, message = told.get("reason", ""), told.get("message", "")
+    return Outcome(kind=kind, reason=reason, message=message, at=at, result=run.status.get("result"))
 
 
 def _told(terminal: Event, now: datetime) -> Outcome:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from towline.clock import moment
 from towline.controller.actions import DeleteRun, ExpireHistory, Finish, Plan, RequestCancel, Settle
-from towline.controller.outcome import outcome
+from towline.controller.outcome import outcome, recorded
 from towline.controller.plan_pods import OVERDUE, delete, next_epoch, overdue, release_sandbox, release_workspace
 from towline.controller.seen import Observed, PodSeen
 from towline.naming import DELETE_AFTER_ANNOTATION, FINALIZER, SETTLED_ANNOTATION
@@ -33,6 +33,8 @@ def finished(seen: Observed, made: Plan) -> None:
     if run.finished and due is not None and due <= seen.now:
         made.do(DeleteRun(due))
         return
+    if run.finished and _log_is_open(seen):
+        _end_again(seen, made)
     for pod in seen.harnesses:
         stay = seen.finished_pod_retention if pod.ended is not None else EXIT_GRACE
         if completed + stay > seen.now and not pod.deleting:
@@ -60,11 +62,26 @@ def _settle(seen: Observed, due: datetime | None, made: Plan) -> None:
         made.do(Settle(wanted))
 
 
+def _log_is_open(seen: Observed) -> bool:
+    return seen.stored and seen.store is not None and seen.store.state.closed is None
+
+
+def _end_again(seen: Observed, made: Plan) -> None:
+    """A store that lost the end of a log would take prompts that nobody answers, and its followers wait for ever."""
+    end = recorded(seen.run)
+    if end.kind == "Cancelled":
+        made.do(Finish(next_epoch(seen), end.kind, end.message or end.reason))
+    else:
+        made.do(Finish(next_epoch(seen), end.kind, end.reason, end.message, end.result))
+
+
 def deleting(seen: Observed, since: datetime, made: Plan) -> None:
     """Cancels, then cleans. Waits for the store a while, for stuck pods a while, for nothing for ever."""
     if FINALIZER not in seen.run.finalizers:
         return
-    open_log = seen.stored and seen.store is not None and seen.store.state.closed is None
+    if seen.run.finished and _log_is_open(seen):
+        _end_again(seen, made)
+    open_log = not seen.run.finished and _log_is_open(seen)
     if open_log and seen.store is not None and seen.store.state.cancel is None:
         made.do(RequestCancel(DELETED))
     for pod in (*seen.harnesses, *seen.sandboxes):

@@ -14,9 +14,9 @@ from towline.api.conditions import ConditionType as Type
 from towline.clock import moment, rfc3339
 from towline.controller import conditions
 from towline.controller.conditions import Said
-from towline.controller.outcome import Outcome, outcome
+from towline.controller.outcome import Outcome, outcome, recorded
 from towline.controller.plan_sandbox import requested_at, wanted_generation
-from towline.controller.seen import Observed, RunSeen
+from towline.controller.seen import Observed
 from towline.kube.pod_status import Ended
 from towline.naming import harness_pod_name, sandbox_name
 
@@ -124,16 +124,8 @@ def _at_once(status: Mapping[str, Any]) -> dict[str, Any]:
 def _conditions(seen: Observed, ended: Outcome | None) -> list[dict[str, Any]]:
     """In the order of the documentation, each with the time of its last change of status."""
     if seen.run.finished:
-        ended = _recorded(seen.run)
+        ended = recorded(seen.run)
     return [_condition(seen, kind, said) for kind, said in conditions.all_of(seen, ended).items()]
-
-
-def _recorded(run: RunSeen) -> Outcome:
-    """The outcome that the status has, which nothing changes."""
-    told = run.condition("Succeeded")
-    kind: Any = run.status["phase"]
-    at = moment(run.status.get("completionTime")) or datetime.min.replace(tzinfo=UTC)
-    return Outcome(kind=kind, reason=told.get("reason", ""), message=told.get("message", ""), at=at)
 
 
 def _condition(seen: Observed, kind: str, said: Said) -> dict[str, Any]:

@@ -23,9 +23,10 @@ from towline.controller.reaper import Reaper
 from towline.controller.run_objects import Key, key_of
 from towline.controller.seen import PodSeen
 from towline.errors import StoreUnavailable, TowlineError
-from towline.events.glance import states
+from towline.events.event import RunRef
+from towline.events.glance import open_logs, states
 from towline.events.store import Store
-from towline.kube.client import Kube
+from towline.kube.client import Kube, Object
 from towline.kube.kinds import AGENT_RUN, POD
 from towline.naming import DELETE_AFTER_ANNOTATION, FINALIZER, RUN_UID_LABEL, SETTLED_ANNOTATION
 
@@ -98,12 +99,14 @@ class Sweep:
                 self.queue.add(entry.key)
 
     async def finished(self) -> None:
-        """Finished runs, which no watch shows: not settled yet, changed since, or at the end of their time to live."""
+        """Finished runs, which no watch shows: not settled yet, changed since, or at the end of their time to live; and
+        those whose end the store has lost."""
+        store_answers = True
         async for page in self.kube.pages(AGENT_RUN, metadata_only=True):
-            for obj in page:
-                metadata = obj["metadata"]
-                if self.cache.key(metadata["uid"]) is None:
-                    self._finished(key_of(obj), metadata)
+            unseen = [obj for obj in page if self.cache.key(obj["metadata"]["uid"]) is None]
+            for obj in unseen:
+                self._finished(key_of(obj), obj["metadata"])
+            store_answers = store_answers and await self._without_end(unseen)
 
     def _finished(self, key: Key, metadata: Mapping[str, Any]) -> None:
         annotations = metadata.get("annotations") or {}
@@ -115,6 +118,19 @@ class Sweep:
             wait = (due - self.now()).total_seconds()
             if wait < self.every_seconds * FINISHED_EVERY:
                 self.queue.add_after(key, wait)
+
+    async def _without_end(self, finished: Sequence[Object]) -> bool:
+        """Enqueues those of the runs whose log is open; False when the store does not answer."""
+        found = (obj["metadata"] for obj in finished)
+        runs = [RunRef(each["namespace"], each["uid"], each["name"]) for each in found]
+        try:
+            open_ones = await open_logs(self.store, runs)
+        except StoreUnavailable:
+            return False
+        for run, is_open in zip(runs, open_ones, strict=True):
+            if is_open:
+                self.queue.add((run.namespace, run.name))
+        return True
 
     def _check_watches(self, versions: Mapping[str, int]) -> None:
         """Notes what the watches have not told yet; what they still have not told after a while, they never will."""

@@ -5,8 +5,9 @@ call of `events` (the marks of a sandbox, a cancellation) its caller does itself
 """
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from towline import failpoints
 from towline.api.snapshot import Snapshot
@@ -54,16 +55,39 @@ async def raise_epoch(store: Store, seen: Observed, epoch: int, lost: Ended | No
 
 async def finish(store: Store, seen: Observed, action: Finish) -> None:
     """The terminal event, unless the run has one."""
-    if action.kind == "Cancelled":
-        terminal = draft("run.cancelled", {"reason": action.reason}, now=seen.now)
-    else:
-        terminal = draft("run.failed", {"reason": action.reason, "message": action.message}, now=seen.now)
+    terminal = _terminal(action, seen)
     failpoints.hit("operator.finish.before")
     try:
         await runs.finish(store, seen.run.ref, action.epoch, terminal)
         failpoints.hit("operator.finish.after")
     except LogClosed:
         pass  # a recorded outcome beats ours
+
+
+def _terminal(action: Finish, seen: Observed) -> Draft:
+    match action.kind:
+        case "Cancelled":
+            return draft("run.cancelled", {"reason": action.reason}, now=seen.now)
+        case "Failed":
+            return draft("run.failed", {"reason": action.reason, "message": action.message}, now=seen.now)
+        case "Succeeded":
+            return draft("run.completed", _completed(seen.run.status, action.result), now=seen.now)
+
+
+def _completed(status: Mapping[str, Any], result: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the status has kept of what the harness wrote."""
+    usage = status.get("usage") or {}
+    return {
+        "result": dict(result or {"text": "", "truncated": True, "sha256": ""}),
+        "usage": {
+            "input_tokens": usage.get("inputTokens", 0),
+            "output_tokens": usage.get("outputTokens", 0),
+            "cached_input_tokens": usage.get("cachedInputTokens", 0),
+        },
+        "cost_micro_usd": usage.get("costMicroUSD", 0),
+        "turns": status.get("turns", 0),
+        "tool_calls": status.get("toolCalls", 0),
+    }
 
 
 async def expire(store: Store, installation: str, seen: Observed) -> None:

@@ -65,14 +65,25 @@ async def glance(store: Store, run: RunRef, *, harness: str = "", with_spec: boo
 
 async def states(store: Store, runs: Sequence[RunRef]) -> list[RunState]:
     """The states of many runs, in their order, by one pipeline a few hundred."""
-    found: list[RunState] = []
+    return [state_of(values) for values in await _of_many(store, runs, META_FIELDS)]
+
+
+async def open_logs(store: Store, runs: Sequence[RunRef]) -> list[bool]:
+    """Of each run, in their order, whether the store knows it and its log has no end; cheaper than the states."""
+    found = await _of_many(store, runs, ("epoch", "closed"))
+    return [epoch is not None and closed is None for epoch, closed in found]
+
+
+async def _of_many(store: Store, runs: Sequence[RunRef], fields: Sequence[str]) -> list[list[bytes | None]]:
+    """These fields of each run's `meta`."""
+
+    async def read(some: Sequence[RunRef]) -> list[list[bytes | None]]:
+        pipeline = store.client.pipeline(transaction=False)
+        for run in some:
+            pipeline.execute_command("HMGET", run.keys.meta, *fields)
+        return list(await pipeline.execute())
+
+    found: list[list[bytes | None]] = []
     for start in range(0, len(runs), _PIPELINE):
-        found += await store.call(lambda some=runs[start : start + _PIPELINE]: _states(store, some))  # type: ignore[misc]
+        found += await store.call(lambda some=runs[start : start + _PIPELINE]: read(some))  # type: ignore[misc]
     return found
-
-
-async def _states(store: Store, runs: Sequence[RunRef]) -> list[RunState]:
-    pipeline = store.client.pipeline(transaction=False)
-    for run in runs:
-        pipeline.execute_command("HMGET", run.keys.meta, *META_FIELDS)
-    return [state_of(values) for values in await pipeline.execute()]

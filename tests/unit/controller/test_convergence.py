@@ -43,6 +43,7 @@ HAPPENINGS: dict[str, Any] = {
     "the store goes": lambda world: setattr(world, "store_away", True),
     "the store comes": lambda world: setattr(world, "store_away", False),
     "the store is empty": lambda world: world.store_is_emptied(),
+    "the store loses the end": lambda world: world.store_loses_the_end(),
     "the harness puts its tail back": lambda world: world.puts_its_tail_back(),
     "the quota is used up": lambda world: setattr(world, "refuses", Trouble("QuotaExceeded", "exceeded quota")),
     "the quota has room": lambda world: setattr(world, "refuses", None),
@@ -104,6 +105,7 @@ def test_it_comes_to_rest(story: list[str], keeps_workspace: bool) -> None:
         assert FINALIZER not in world.run.finalizers
         assert not [pod for pod in world.pods.values() if not pod.harness]
         assert not world.workspace, "kept for a run that is over"
+        assert world.state.absent or world.state.closed, "who follows it would wait for ever"
     elif world.run.suspend:
         assert not alive
         assert not [pod for pod in world.pods.values() if not pod.harness]

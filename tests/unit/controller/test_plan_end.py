@@ -1,7 +1,10 @@
 """What becomes of a run that has ended, and of one that is being deleted."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+
+import pytest
 
 from tests.unit.controller.world import FIRST, NOW, POD, World, actions, with_sandbox, working
 from towline.controller import plan_end
@@ -17,6 +20,8 @@ from towline.controller.actions import (
 )
 from towline.controller.plan_pods import OVERDUE
 from towline.naming import FINALIZER
+
+RESULT = {"text": "done", "truncated": False, "sha256": ""}
 
 
 def test_the_pods_of_a_finished_run_go_and_then_the_finalizer() -> None:
@@ -88,6 +93,50 @@ def test_a_pod_of_a_finished_run_that_never_goes_is_not_asked_for_again_and_agai
 
     assert (made.actions, made.look_again) == ([], None)
     assert FINALIZER not in world.run.finalizers
+
+
+@pytest.mark.parametrize(
+    ("ends", "end"),
+    [
+        (lambda w: w.completes(), Finish(2, "Succeeded", "Completed", result=RESULT)),
+        (
+            lambda w: w.close("run.failed", {"reason": "ModelRefused", "message": "no"}),
+            Finish(2, "Failed", "ModelRefused", "no"),
+        ),
+        (lambda w: w.close("run.cancelled", {"reason": "enough"}), Finish(2, "Cancelled", "enough")),
+    ],
+)
+def test_an_end_that_the_store_lost_is_written_again_as_it_was_recorded(
+    ends: Callable[[World], None], end: Finish
+) -> None:
+    world = working()
+    ends(world)
+    world.ends(POD, 0, "Completed")
+    world.settle()
+    before = world.run.status
+    world.store_loses_the_end()
+
+    assert actions(world) == [end]
+
+    world.settle()
+    assert world.state.closed is not None
+    for name in ("phase", "completionTime", "result", "failure", "conditions"):
+        assert world.run.status.get(name) == before.get(name)
+
+
+def test_a_finished_run_whose_end_the_store_lost_is_deleted_with_the_end_that_it_had() -> None:
+    world = working()
+    world.completes()
+    world.reconcile()
+    world.store_loses_the_end()
+    world.delete()
+    world.settle()
+    world.passes(11)
+
+    world.settle()
+
+    assert not world.exists
+    assert (world.state.closed, world.state.cancel) == ("run.completed", None)
 
 
 # -- deletion --------------------------------------------------------------------------------------------------------

@@ -225,11 +225,13 @@ class World:
             case RequestCancel(reason):
                 assert self.state.epoch, "the store refuses it for a run that it does not know"
                 self.state = replace(self.state, cancel=self.state.cancel or reason)
-            case Finish(epoch, kind, reason, message):
+            case Finish(epoch, kind, reason, message, result):
                 if self.state.closed is None:
                     assert epoch > self.state.epoch, "the end fences"
                     self.state = replace(self.state, epoch=epoch)
-                    if kind == "Cancelled":
+                    if kind == "Succeeded":
+                        self.close("run.completed", {"result": result})
+                    elif kind == "Cancelled":
                         self.close("run.cancelled", {"reason": reason})
                     else:
                         self.close("run.failed", {"reason": reason, "message": message})
@@ -284,6 +286,11 @@ class World:
     def store_is_emptied(self) -> None:
         self.stored, self.state, self.record, self.last = False, RunState(), SandboxRecord(), None
         self.registered = False
+
+    def store_loses_the_end(self) -> None:
+        """A failover to a replica that had not heard of it yet."""
+        if self.state.closed is not None:
+            self.state, self.last = replace(self.state, closed=None, head=self.state.head - 1), None
 
     def puts_its_tail_back(self) -> None:
         """A harness that outlives an emptied store appends what it kept; the snapshot and the name it never had."""
