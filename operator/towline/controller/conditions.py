@@ -79,7 +79,7 @@ def harness_ready(seen: Observed, ended: Outcome | None) -> Said:
 
 def _put_away(seen: Observed) -> bool:
     asleep_or_released = seen.run.condition("HarnessReady").get("reason") in (plan_sleep.ASLEEP, "Released")
-    return asleep_or_released or seen.run.condition("Suspended").get("status") == "True"
+    return asleep_or_released or seen.run.was_suspended
 
 
 def _on_its_way(seen: Observed) -> str:
@@ -91,12 +91,12 @@ def _on_its_way(seen: Observed) -> str:
 
 
 def sandbox_ready(seen: Observed, ended: Outcome | None) -> Said:
-    if seen.store is None or not seen.stored or seen.history_lost:
+    if (known := seen.known) is None:
         old = seen.run.condition("SandboxReady")
         if ended is None:
             return Said(old["status"], old["reason"], old["message"]) if old else Said("False", "NotRequested")
         return Said("False", "Released" if old and old["reason"] != "NotRequested" else "NotRequested")
-    record, wanted = seen.store.sandbox, wanted_generation(seen)
+    record, wanted = known.sandbox, wanted_generation(seen)
     if ended is not None:
         return Said("False", "Released" if record.state != "Absent" else "NotRequested")
     if wanted is not None:
@@ -136,7 +136,7 @@ def _starting(seen: Observed, name: str) -> Said:
 def input_required(seen: Observed, ended: Outcome | None) -> Said:
     if ended is not None:
         return Said("False", "NotRequired")
-    if seen.store is None or seen.history_lost:
+    if seen.known is None:
         old = seen.run.condition("InputRequired")
         return Said(old["status"], old["reason"], old["message"]) if old else Said("False", "NotRequired")
     if not seen.awaits_prompt:
@@ -148,8 +148,7 @@ def input_required(seen: Observed, ended: Outcome | None) -> Said:
 def suspended(seen: Observed, ended: Outcome | None) -> Said:
     if ended is None and seen.run.suspend:
         return Said("True", "UserRequested")
-    before = seen.run.condition("Suspended").get("status") == "True"
-    if ended is None and before and _to_be_granted(seen) and not plan_sleep.resting(seen):
+    if ended is None and seen.run.was_suspended and _to_be_granted(seen) and not plan_sleep.resting(seen):
         # Until the next epoch is granted: that grant must know that the harness before was put away on purpose.
         return Said("True", "UserRequested")
     return Said("False", "NotSuspended")

@@ -66,7 +66,7 @@ def plan(seen: Observed) -> Plan:
         plan_end.finished(seen, made)
     elif (reason := _cancel_reason(seen, made)) is not None:
         _cancelling(seen, reason, made)
-    elif not seen.stored or seen.facts is None or seen.history_lost:
+    elif seen.known is None or seen.facts is None:
         _without_snapshot(seen, made)
     elif run.suspend:
         _suspended(seen, made)
@@ -132,7 +132,7 @@ def _lost(seen: Observed, ended: Ended, made: Plan) -> None:
     run, facts = seen.run, seen.facts
     assert facts is not None, "the running plan has the facts"
     crashed = not ended.disruption and ended.exit_code not in NO_CRASH
-    if run.condition("Suspended").get("status") == "True":
+    if run.was_suspended:
         _start(seen, run.epoch + 1, made, Ended(reason=SUSPENDED, at=ended.at))
     elif ended.reason == ASLEEP or ended.exit_code == HarnessExit.ASLEEP:
         _wake(seen, ended, made)

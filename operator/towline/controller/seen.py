@@ -64,6 +64,11 @@ class RunSeen:
         """One condition as it was last written; empty when it never was."""
         return next((each for each in self.conditions if each["type"] == kind), {})
 
+    @property
+    def was_suspended(self) -> bool:
+        """As last written, whatever is wished for now."""
+        return self.condition("Suspended").get("status") == "True"
+
 
 REFUSALS = ("QuotaExceeded", "PodRefused", "NameTaken")
 """Reasons of a trouble that comes from the API server, when there is no pod to show it."""
@@ -178,6 +183,11 @@ class Observed:
         """
         begun = "resolved" in self.run.status or self.run.epoch > 0
         return begun and self.store is not None and not self.store.state.name
+
+    @property
+    def known(self) -> Glance | None:
+        """What the store has of the run; None when it does not answer, has nothing of it yet, or has lost it."""
+        return self.store if self.stored and not self.history_lost else None
 
     @property
     def awaits_prompt(self) -> bool:

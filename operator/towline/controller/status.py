@@ -198,10 +198,10 @@ def _resolved(seen: Observed) -> dict[str, Any]:
 def _sandbox(seen: Observed) -> dict[str, Any]:
     """The sandbox that is wanted or was made last; nothing before the first."""
     old: dict[str, Any] = dict(seen.run.status.get("sandbox") or {})
-    if seen.store is None or not seen.stored or seen.history_lost:
+    if (known := seen.known) is None:
         return {"sandbox": old} if old else {}
-    record = seen.store.sandbox
-    wanted = None if seen.store.state.closed else wanted_generation(seen)
+    record = known.sandbox
+    wanted = None if known.state.closed else wanted_generation(seen)
     if wanted is None and record.state == "Absent":
         return {"sandbox": old} if old else {}
     name = sandbox_name(seen.run.uid, wanted) if wanted is not None else record.name or old.get("name", "")
@@ -217,9 +217,9 @@ def _sandbox(seen: Observed) -> dict[str, Any]:
 def _counters(seen: Observed) -> dict[str, Any]:
     """As the store has them; as they stood when it does not answer, or has lost them."""
     old = seen.run.status
-    if not seen.stored or seen.store is None or seen.history_lost:
+    if (known := seen.known) is None:
         return {name: old[name] for name in (*_DEFERRABLE, "pendingApprovals") if name in old}
-    state, totals = seen.store.state, seen.store.state.totals
+    state, totals = known.state, known.state.totals
     usage = {
         "inputTokens": totals.input_tokens,
         "outputTokens": totals.output_tokens,
@@ -235,8 +235,8 @@ def _counters(seen: Observed) -> dict[str, Any]:
         "usage": usage,
         "pendingApprovals": 0,
     }
-    if seen.store.last is not None:
-        counters["lastActivityTime"] = seen.store.last.time
+    if known.last is not None:
+        counters["lastActivityTime"] = known.last.time
     return counters
 
 

@@ -6,7 +6,7 @@ Called by viewers, the CLI and the launcher. It subscribes first, then reads; a 
 
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 
 from towline.errors import Rewound
@@ -100,19 +100,19 @@ class Follower:
                     more = state.head >= self.next_seq
 
     async def _begin(self, log: EventLog) -> None:
-        state = await log.state()
-        self._incarnation = self._incarnation or state.incarnation
-        self._check(state)
-        await self._look_for_last(log, state)
+        state = await self._verify(log)
         if self.next_seq > state.head + 1:
             # Whoever read so far read what is no longer there, or there again as something else.
             raise self._rewound(state.incarnation, state.lost_head or state.head)
 
-    async def _verify(self, log: EventLog) -> None:
+    async def _verify(self, log: EventLog) -> RunState:
         """Raises Rewound when what was read is not what is there now."""
         state = await log.state()
         self._check(state)
-        await self._look_for_last(log, state)
+        # No writer tells of a loss that it died of together with the store.
+        if (survived := await _survivor(log, self._last)) is not None:
+            raise self._rewound(state.incarnation, survived)
+        return state
 
     def _check(self, state: RunState) -> None:
         """The part of `_verify` that `meta` tells: a loss that a writer noticed."""
@@ -121,18 +121,13 @@ class Follower:
             raise self._rewound(state.incarnation, survived)
         self._incarnation = state.incarnation
 
-    async def _look_for_last(self, log: EventLog, state: RunState) -> None:
-        """The other part: a loss that no writer tells of, because it died with the store."""
-        if (survived := await _survivor(log, self._last)) is not None:
-            raise self._rewound(state.incarnation, survived)
-
     def _rewound(self, incarnation: int, head: int) -> Rewound:
         self.next_seq, self._incarnation = head + 1, incarnation
         self._last = deque((each for each in self._last if each[0] <= head), REMEMBERED)
         return Rewound(incarnation, head)
 
 
-async def follow(
+def follow(
     store: Store,
     run: RunRef,
     from_seq: int = 1,
@@ -141,7 +136,7 @@ async def follow(
     stop_at_end: bool = True,
     poll_seconds: float = POLL_SECONDS,
     incarnation: int | None = None,
-) -> AsyncIterator[Event]:
+) -> AsyncGenerator[Event, None]:
     """Yields each event once; ends after the terminal event, or never when `stop_at_end` is false.
 
     Raises Gap below the first kept entry, also when the log is trimmed in front of a slow reader; Rewound when the
@@ -153,10 +148,7 @@ async def follow(
     `Follower` knows it.
     """
     reader = Follower(run, from_seq, incarnation=incarnation)
-    events = reader.events(store, notices=notices, stop_at_end=stop_at_end, poll_seconds=poll_seconds)
-    async with aclosing(events):
-        async for event in events:
-            yield event
+    return reader.events(store, notices=notices, stop_at_end=stop_at_end, poll_seconds=poll_seconds)
 
 
 async def _survivor(log: EventLog, last: Sequence[tuple[int, str]]) -> int | None:

@@ -30,9 +30,7 @@ from towline.local.valkey import server_binary, start_valkey
 
 STOP_SECONDS = 1.5  # an idle Valkey ends within some 20 ms; a large append-only file is flushed in this time
 PATIENCE_SECONDS = 0.5  # we are the one who restarts a dead server, so waiting for it would be in vain
-CONNECT_SECONDS = (
-    10.0  # how long a reader waits for a store that its owner is just starting, and a launcher for readers
-)
+CONNECT_SECONDS = 10.0  # a reader waits for a store that its owner is just starting, a launcher for those who read
 LOOK_AGAIN_SECONDS = 0.05
 READERS_SECONDS = 2.0  # how long a store that nobody keeps stays for those who still read it
 
